@@ -22,7 +22,7 @@ demo: venv
 	@echo "==> batholith demo"
 	@$(PY) -m batholith.cli demo
 
-# PROCESSES run the tests in parallel, one of them those on a real API server; 0: one process. There are
+# PROCESSES run the tests in parallel, two of them those on a real API server; 0: one process. There are
 # more than cores because many tests wait for other processes.
 # Property tests use the same examples each time; plain `pytest` generates new ones, and more.
 PROCESSES ?= 4

@@ -221,7 +221,9 @@ _EXCLUSIVE = "realkube/test_chaos_"
 _SLOWEST_FIRST = (
     "realkube/test_manifests", "realkube/test_rbac", "cluster/test_recorded_scenarios", _EXCLUSIVE,
     "cluster/test_leader_election", "cluster/test_recorded_", "realkube/test_admission",
-    "cli/test_shutdown", "agent/test_crash", "realkube/", "cluster/", "agent/", "api/",
+    "cli/test_shutdown", "agent/test_crash", "cli/test_command_line_docs",
+    "machinery/test_shard_leases", "realkube/", "cluster/", "testing/", "cli/", "pages/", "agent/",
+    "api/",
 )  # fmt: skip
 """Slow tests, slowest first: the tests that start last determine the end of the run."""
 
@@ -230,12 +232,16 @@ _REAL = re.compile(
     r"\[real\b|/realkube/test_(admission|api_types|authorization|batch_writes|crds|field_ownership"
     r"|openapi|pod_security|proxies|quotas|rule_costs|webhooks)\.py"
     r"|/apiserver/test_(conformance|conformance_of_kinds|conformance_of_storage"
-    r"|conformance_of_validation|every_kind|pod_validation|random_requests|random_workloads|table_columns)\.py"
+    r"|conformance_of_validation|every_kind|flow_control|pod_validation|random_requests|random_workloads"
+    r"|table_columns|template_warnings)\.py"
 )
-"""Tests on the shared real server and those of their files, which one worker runs, before others.
+"""Tests on the shared real server and those of their files, which two workers run, before others.
 
-A server for each worker would cost more processor time than they do.
+They mostly wait: on one worker they would last longer than all other tests on the others.
 """
+
+_REAL_SERVER = re.compile("tests/(apiserver|realkube)/")
+"""Of them, those of the server itself, which one of the two workers runs: about half of them."""
 
 
 @pytest.hookimpl(trylast=True)
@@ -265,7 +271,7 @@ def _rank(test: str) -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Assign whole files to a worker: fixtures of their tests are set up once, in order.
 
-    All tests on a real server count as one file, and so do those that exclude each other.
+    The tests on a real server count as two files, and those that exclude each other as one.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -278,5 +284,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 def _scope_of(test: str) -> str:
     """Return the scope of tests that run on one worker with this test."""
     if _REAL.search(test):
-        return "real"
+        return "real server" if _REAL_SERVER.search(test) else "components on a real server"
     return _EXCLUSIVE if _EXCLUSIVE in test else test.partition("::")[0]

@@ -80,7 +80,12 @@ def _named_paths(page: str) -> Iterator[str]:
                 yield directory + span
 
 
-@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/critiques.md", "docs/debugging.md"])
+DECISIONS = [f"docs/decisions/{path.name}" for path in (ROOT / "docs/decisions").glob("*.md")]
+
+
+@pytest.mark.parametrize(
+    "page", ["CONTRIBUTING.md", "docs/critiques.md", "docs/debugging.md", *sorted(DECISIONS)]
+)
 def test_pages_for_developers_name_existing_files(page: str) -> None:
     assert [path for path in _named_paths(page) if not any(ROOT.glob(path.rstrip("/")))] == []
 

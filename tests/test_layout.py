@@ -74,3 +74,14 @@ def test_every_package_is_in_an_import_contract() -> None:
         if path.name != "__init__.py"
     }
     assert sorted(packages - contracted) == []
+
+
+def test_the_type_checker_proves_that_every_effect_is_executed() -> None:
+    last_cases = {
+        f"{path.relative_to(PLATFORM)}:{node.lineno}": ast.unparse(node.cases[-1])
+        for path in PLATFORM.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Match) and ast.unparse(node.subject) == "effect"
+    }
+    assert last_cases
+    assert [where for where, last in last_cases.items() if "assert_never(effect)" not in last] == []

@@ -1,7 +1,7 @@
-"""Removes the tracking finalizer of pods whose Job will not: it is deleted or has finished.
+"""Removes the tracking finalizer from pods whose Job cannot do so: it was deleted or has finished.
 
-The keys are pods that are terminating or have no owner. The API server is asked before a Job that
-the informer does not have is taken for a deleted one.
+The keys are pods that are terminating or have no owner. If the informer does not have the Job, the
+API server is asked whether it was deleted.
 """
 
 import logging

@@ -256,7 +256,7 @@ def _admission(
     logging_.configure()
     telemetry, clock = Telemetry(), SystemClock()
     with exit_on_error(OSError, ValueError):
-        options = _build_options(web, rules)
+        options = build_options(web, rules)
         election = election_flags.settings_in(web.namespace)
         _warn_ineffective_gates(rules.feature_gates, options)
         endpoints = telemetry.endpoints(health_flags.endpoint_flags(), metrics_port=METRICS_PORT)
@@ -279,7 +279,7 @@ def _admission(
         run(main)
 
 
-def _build_options(web: WebhookFlags, rules: AdmissionFlags) -> "AdmissionOptions":
+def build_options(web: WebhookFlags, rules: AdmissionFlags) -> "AdmissionOptions":
     """Return the options of the service.
 
     Raises:

@@ -176,7 +176,7 @@ def up(
     controllers: Controllers = "*",
     mount: MountOption = None,
     pods: PodsOption = "auto",
-    registry: RegistryOption = None,  # noqa: RUF013 - an alias of an optional type
+    registry: RegistryOption = None,
     pod_network: PodNetworkOption = "host",
     container_log_max_size: LogSizeOption = "10Mi",
     container_log_max_files: LogFilesOption = 5,
@@ -184,7 +184,7 @@ def up(
     pages: Annotated[
         bool, typer.Option(help="Serve pages of jobs, queues and nodes with the REST API.")
     ] = True,
-    notify_allow: NotifyAllow = None,  # noqa: RUF013 - the alias includes None
+    notify_allow: NotifyAllow = None,
     listen: Listen = "",
     http_limits: HttpLimits = "",
 ) -> None:

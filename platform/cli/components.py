@@ -24,6 +24,7 @@ from .flag_groups import (
     EndpointFlags,
     FlagError,
     HttpLimits,
+    Kubeconfig,
     LogFormat,
     LogLevel,
     MaxPodsPerJob,
@@ -60,12 +61,6 @@ if TYPE_CHECKING:
     from ..model.notification_destinations import NotificationRules
     from .health import Endpoint
 
-Kubeconfig = Annotated[
-    Path | None,
-    typer.Option(
-        help="Path of the kubeconfig.", show_default="$KUBECONFIG, ~/.kube/config, or in-cluster"
-    ),
-]
 ListenFd = Annotated[
     int | None, typer.Option(help="File descriptor of an inherited listening socket.")
 ]
@@ -149,17 +144,17 @@ def apiserver(
     data_dir: Annotated[Path, typer.Option(help="Directory of the database and keys.")],
     listen_address: Address = "127.0.0.1:7443",
     listen_fd: ListenFd = None,
-    local_listen_fd: node_flags.LocalListenFd = None,  # noqa: RUF013
-    service_listen_fd: node_flags.ServiceListenFd = None,  # noqa: RUF013
-    network_listen_fd: node_flags.NetworkListenFd = None,  # noqa: RUF013 - an alias of an optional type
-    bootstrap_token_file: node_flags.BootstrapTokenFile = None,  # noqa: RUF013
+    local_listen_fd: node_flags.LocalListenFd = None,
+    service_listen_fd: node_flags.ServiceListenFd = None,
+    network_listen_fd: node_flags.NetworkListenFd = None,
+    bootstrap_token_file: node_flags.BootstrapTokenFile = None,
     node: NodeOption = "",
     pod_network: PodNetworkOption = "host",
     cluster_dns: ClusterDnsOption = "",
     max_pods_per_job: MaxPodsPerJob = MAX_PODS,
     other_training_operator: OtherTrainingOperator = False,
-    notifications: Notifications = None,  # noqa: RUF013 - the alias includes None
-    notify_allow: NotifyAllow = None,  # noqa: RUF013 - the alias includes None
+    notifications: Notifications = None,
+    notify_allow: NotifyAllow = None,
     http_limits: HttpLimits = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
@@ -259,14 +254,14 @@ def agent(
     pki_dir: PkiDir = None,
     mount: MountOption = None,
     pods: PodsOption = "auto",
-    registry: RegistryOption = None,  # noqa: RUF013 - an alias of an optional type
+    registry: RegistryOption = None,
     pod_network: PodNetworkOption = "host",
     cluster_dns: ClusterDnsOption = "",
     container_log_max_size: node_flags.LogSizeOption = "10Mi",
     container_log_max_files: node_flags.LogFilesOption = 5,
     allowed_unsafe_sysctls: node_flags.SysctlsOption = "",
     extensions_kubeconfig: ExtensionsKubeconfig = None,
-    node_name: node_flags.NodeNameOption = None,  # noqa: RUF013 - an alias of an optional type
+    node_name: node_flags.NodeNameOption = None,
     node_address: node_flags.NodeAddressOption = "",
     rotate_certificates: node_flags.RotateOption = False,
     end_pods: EndPods = False,
@@ -287,7 +282,7 @@ def agent(
     telemetry = Telemetry()
     endpoints, limits = _endpoints(telemetry, metrics_address, http_limits)
     settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir, mount=mount or ())
-    settings = _with_images(settings, pods, registry or ())
+    settings = with_images(settings, pods, registry or ())
     with exit_on_error(ValueError):
         settings = node_flags.with_logs(settings, container_log_max_size, container_log_max_files)
     settings = replace(settings, limits=limits, listener_metrics=telemetry.listener_metrics)
@@ -420,9 +415,8 @@ def _run_client(
         run(main)
 
 
-def _with_images(
-    settings: "AgentSettings", pods: str, registries: Iterable[str]
-) -> "AgentSettings":
+def with_images(settings: "AgentSettings", pods: str, registries: Iterable[str]) -> "AgentSettings":
+    """Return *settings* with the flags about container images; exit the command on errors."""
     from ..local.agent.images.manager import RunMode
     from ..local.agent.images.puller import parse_registries
 

@@ -175,14 +175,14 @@ class Builder:
         )
 
     def _job_controller(self) -> LeaderElectionRunnable:
-        from ..machinery.served import ServedVersion
+        from ..machinery.served import ServedController
         from ..model.names import NATIVE_PODGROUPS, NATIVE_PODGROUPS_BETA
 
         if self.flags.gang_provider == "volcano":
             return self._job_controller_with(None)
-        return ServedVersion(
-            self._job_controller_with,
-            (NATIVE_PODGROUPS_BETA, NATIVE_PODGROUPS),
+        return ServedController(
+            lambda served: self._job_controller_with(served[0]),
+            [(NATIVE_PODGROUPS_BETA,), (NATIVE_PODGROUPS,)],
             client=self.client,
             clock=self._clock,
         )
@@ -340,7 +340,9 @@ class Builder:
         """
         from ..machinery.served import ServedController
 
-        return ServedController(create, resources, client=self.client, clock=self._clock)
+        return ServedController(
+            lambda served: create(), [resources], client=self.client, clock=self._clock
+        )
 
     def _batch_job_controller(self) -> LeaderElectionRunnable:
         from ..batch_ctrl.controller import BatchJobController

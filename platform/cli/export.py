@@ -68,7 +68,7 @@ class Export:
 
 
 def export(
-    data_dir: DataDirOption = None,  # noqa: RUF013 - an alias of an optional type
+    data_dir: DataDirOption = None,
     namespace: Annotated[
         list[str] | None,
         typer.Option(

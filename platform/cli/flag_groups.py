@@ -51,6 +51,12 @@ def _parse_log_level(value: str | None) -> str | None:
     return value
 
 
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        help="Path of the kubeconfig.", show_default="$KUBECONFIG, ~/.kube/config, or in-cluster"
+    ),
+]
 PodsOption = Annotated[
     Literal["processes", "images", "auto"],
     typer.Option(
@@ -145,13 +151,7 @@ class LogFlags:
 class ClusterFlags:
     """API server, credentials and request rate."""
 
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            help="Path of the kubeconfig.",
-            show_default="$KUBECONFIG, ~/.kube/config, or in-cluster",
-        ),
-    ] = None
+    kubeconfig: Kubeconfig = None
     master: Annotated[
         str,
         typer.Option(help="Address of the API server.", show_default="from the kubeconfig"),

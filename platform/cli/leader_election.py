@@ -179,12 +179,13 @@ async def leader_election(
             metrics=LeaderElectionMetrics(telemetry.registry),
         )
         telemetry.health.add_leader_check(elector)
-        async with _run_elector(elector, recorder):
+        async with run_elector(elector, recorder):
             yield elector
 
 
 @asynccontextmanager
-async def _run_elector(elector: "LeaderElector", recorder: "EventRecorder") -> AsyncIterator[None]:
+async def run_elector(elector: "LeaderElector", recorder: "EventRecorder") -> AsyncIterator[None]:
+    """Run both for the length of the block; the process exits if the Lease is lost."""
     recording = asyncio.create_task(recorder.run())
     election = asyncio.create_task(elector.run())
     election.add_done_callback(_exit_on_lost_lease)

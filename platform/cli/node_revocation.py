@@ -27,7 +27,7 @@ def nodes() -> None:
 @app.command()
 def revoke(
     name: Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.")],
-    data_dir: DataDirOption = None,  # noqa: RUF013 - an alias of an optional type
+    data_dir: DataDirOption = None,
 ) -> None:
     """Refuse the certificates of a node from now on, and delete it: for a machine that was lost."""
     from ..kube.errors import ConfigError, NotFoundError

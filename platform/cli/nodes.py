@@ -92,14 +92,14 @@ def join(
             show_default="that with which it connects to the first machine",
         ),
     ] = "",
-    data_dir: DataDirOption = None,  # noqa: RUF013 - an alias of an optional type
+    data_dir: DataDirOption = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the node is ready.")
     ] = False,
-    cpus: CpusOption = None,  # noqa: RUF013 - an alias of an optional type
-    mount: MountOption = None,  # noqa: RUF013 - an alias of an optional type
+    cpus: CpusOption = None,
+    mount: MountOption = None,
     pods: PodsOption = "auto",
-    registry: RegistryOption = None,  # noqa: RUF013 - an alias of an optional type
+    registry: RegistryOption = None,
     container_log_max_size: LogSizeOption = "10Mi",
     container_log_max_files: LogFilesOption = 5,
     allowed_unsafe_sysctls: SysctlsOption = "",
@@ -139,13 +139,14 @@ class JoinedNode:
 
         Raises:
             OSError: a file cannot be used.
-            JoinError: the machine cannot join.
+            JoinError: the machine cannot join, or its node was revoked.
         """
         from ..local.supervisor import joining
         from .isolation_check import isolation_warnings
 
         self._membership = self._joined()
         self._kubeconfig = joining.write_kubeconfig(self._data, self._membership)
+        joining.check_accepted(self._data, self._kubeconfig, self._membership)
         self._address = self._options.address or joining.local_address(self._membership.server)
         self.notices += isolation_warnings()
         return self
@@ -315,7 +316,7 @@ def create(
         float, typer.Option(min=0, help="Hours for which it is valid; 0: until it is deleted.")
     ] = bootstrap_tokens.DEFAULT_TTL / timedelta(hours=1),
     description: Annotated[str, typer.Option(help="What it is for.")] = "",
-    data_dir: DataDirOption = None,  # noqa: RUF013 - an alias of an optional type
+    data_dir: DataDirOption = None,
 ) -> None:
     """Create a token, and print the command for the other machine."""
     from ..model.names import SECRETS
@@ -360,7 +361,7 @@ async def _join_address(client: "Client") -> dict[str, Any]:
 
 @app.command("list")
 def list_tokens(
-    data_dir: DataDirOption = None,  # noqa: RUF013 - an alias of an optional type
+    data_dir: DataDirOption = None,
 ) -> None:
     """List the tokens, without their secrets."""
 
@@ -388,7 +389,7 @@ def delete(
     identity: Annotated[
         str, typer.Argument(metavar="ID", help="Id of the token, or the whole token.")
     ],
-    data_dir: DataDirOption = None,  # noqa: RUF013 - an alias of an optional type
+    data_dir: DataDirOption = None,
 ) -> None:
     """Delete a token: machines that have joined with it stay."""
     from ..model.names import SECRETS

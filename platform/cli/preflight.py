@@ -5,12 +5,11 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .flag_groups import ClusterFlags
+from .flag_groups import ClusterFlags, Kubeconfig
 from .manager import exit_on_error, new_client
 
 if TYPE_CHECKING:
@@ -19,12 +18,6 @@ if TYPE_CHECKING:
     from .preflight_image import ImageOptions
 
 
-KubeconfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="Path of the kubeconfig.", show_default="$KUBECONFIG, ~/.kube/config, or in-cluster"
-    ),
-]
 ImageOption = Annotated[
     str,
     typer.Option(
@@ -50,7 +43,7 @@ Output = Annotated[
 
 
 def preflight(
-    kubeconfig: KubeconfigOption = None,
+    kubeconfig: Kubeconfig = None,
     image: ImageOption = "",
     pull_secret: PullSecret = "",
     skip_image: SkipImage = False,
@@ -93,12 +86,13 @@ async def _run(
     cluster: ClusterFlags, plan: "Plan", options: "ImageOptions | None"
 ) -> "list[CheckResult]":
     async with new_client(cluster, "preflight") as client:
-        return [each async for each in _check(client, plan, options)]
+        return [each async for each in run_checks(client, plan, options)]
 
 
-async def _check(
+async def run_checks(
     client: "Client", plan: "Plan", options: "ImageOptions | None"
 ) -> "AsyncIterator[CheckResult]":
+    """Yield the result of each check, as soon as it is known."""
     from . import preflight_checks as checks
 
     version = await checks.server_version(client)

@@ -107,7 +107,9 @@ class _Review(ApiStruct, frozen=True):
     status: Status = Status()
 
 
-class _Definition(ApiStruct, frozen=True):
+class DefinedKind(ApiStruct, frozen=True):
+    """A custom resource definition on the cluster."""
+
     class Spec(ApiStruct, frozen=True):
         class Names(ApiStruct, frozen=True):
             kind: str = ""
@@ -228,7 +230,7 @@ async def _is_allowed(client: Client, namespace: str, group: str, plural: str, v
 
 async def check_crds(client: Client) -> AsyncIterator[CheckResult]:
     """Check that each CRD can be created, or replaced without losing stored objects."""
-    listing = await client.list(CRDS, view=_Definition)
+    listing = await client.list(CRDS, view=DefinedKind)
     present = {each.metadata.name: each for each in listing.items}
     absent = []
     for ours in crds.load():
@@ -236,14 +238,15 @@ async def check_crds(client: Client) -> AsyncIterator[CheckResult]:
         if name not in present:
             absent.append(name)
             continue
-        yield _compare(present[name], ours)
+        yield compare_definition(present[name], ours)
     if absent:
         yield CheckResult(
             name="crds", outcome="ok", message=f"will be created: {', '.join(sorted(absent))}"
         )
 
 
-def _compare(found: _Definition, ours: dict[str, Any]) -> CheckResult:
+def compare_definition(found: DefinedKind, ours: dict[str, Any]) -> CheckResult:
+    """Return whether *ours* can replace the definition *found*."""
     name, spec = found.metadata.name, ours["spec"]
     served = {version["name"] for version in spec["versions"]}
     differences = []

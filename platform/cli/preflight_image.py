@@ -170,7 +170,7 @@ async def _outcome(client: Client, name: str, namespace: str, options: ImageOpti
             if terminated.exit_code:
                 text = f"{options.image} ended with {terminated.exit_code}: {terminated.message}"
                 return _failed(text.strip(), "use an image that was built from this repository")
-            return await _compare_version(client, name, namespace, options.image)
+            return await compare_version(client, name, namespace, options.image)
         if waiting is not None and waiting.reason in PULL_FAILURES:
             return _failed(
                 f"{options.image}: {waiting.reason}: {waiting.message}",
@@ -202,7 +202,8 @@ def _progress(pod: _Pod) -> str:
     return next(unscheduled, f"phase {pod.status.phase or 'unknown'}")
 
 
-async def _compare_version(client: Client, name: str, namespace: str, image: str) -> CheckResult:
+async def compare_version(client: Client, name: str, namespace: str, image: str) -> CheckResult:
+    """Return whether the pod *name* has printed the version of this program."""
     own = metadata.version("batholith")
     try:
         path = PODS.path(namespace, name, "log")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .flag_groups import FlagError, HttpLimits, LogFormat, LogLevel
+from .flag_groups import FlagError, HttpLimits, Kubeconfig, LogFormat, LogLevel
 from .version import Version
 
 if TYPE_CHECKING:
@@ -21,13 +21,7 @@ DEFAULT_CALLER_RATE = 100.0
 class RestFlags:
     """API server, store and listener."""
 
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            help="Path of the kubeconfig.",
-            show_default="$KUBECONFIG, ~/.kube/config, or in-cluster",
-        ),
-    ] = None
+    kubeconfig: Kubeconfig = None
     store: Annotated[
         str,
         typer.Option(help="SQLAlchemy URL of the command history.", envvar="BATHOLITH_STORE"),

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, assert_never
 
 import httpx
 
@@ -106,6 +106,8 @@ class AsyncExecutor:
                 await asyncio.sleep(seconds)
             case CallBlocking(function):
                 return await asyncio.to_thread(function)
+            case _:
+                assert_never(effect)
         return None
 
     async def _send(self, effect: Send) -> Reply:

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Generator, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_never
 
 import httpx
 
@@ -97,6 +97,8 @@ class BlockingExecutor:
                 time.sleep(seconds)
             case CallBlocking(function):
                 return function()
+            case _:
+                assert_never(effect)
         return None
 
     def _send(self, effect: Send) -> Reply:

@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from urllib.parse import urlsplit
 
+import msgspec
 import yaml
 
 from ..model import durations
+from ..model.meta import LabelSelector
+from ..model.selectors import Selector, SelectorError, from_label_selector
 
 CONFIGMAP = "volcano-controller-configmap"
 KEY = "volcano-controller.conf"
@@ -20,12 +23,36 @@ LABEL_SOURCE, UFM_SOURCE = "label", "ufm"
 MAX_TYPE_NAME = 20
 """Maximum length of the name of a topology type, which is part of the names of HyperNodes."""
 
+MAX_TIER_NAME = 253
+"""Maximum length of a tierName of HyperNodes."""
 
 _MIN_INTERVAL = timedelta(seconds=10)
 
 
 class ConfigurationError(ValueError):
     """The configuration is invalid; the text names field and reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A tier of a topology type."""
+
+    label: str
+    """Nodes with the same value of it form a HyperNode."""
+
+    tier_name: str
+    """Of the HyperNodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyType:
+    """A network, as labels of nodes describe it."""
+
+    levels: Sequence[Level]
+    """The lowest tier first."""
+
+    selector: Selector | None = None
+    """Which nodes are in it; ``None``: all that have the labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +77,8 @@ class Ufm:
 class Discovery:
     """What is to be discovered."""
 
-    types: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By the name of a topology type: the labels of its tiers, the lowest tier first."""
+    types: Mapping[str, TopologyType] = field(default_factory=dict)
+    """By name."""
 
     problems: tuple[str, ...] = ()
     """What is left out, and why."""
@@ -75,7 +102,7 @@ def parse(text: str, namespace: str) -> Discovery:
     except yaml.YAMLError as error:
         raise ConfigurationError(f"{KEY}: no YAML: {error}") from None
     sources = _field(document or {}, KEY, "networkTopologyDiscovery", list, [])
-    types: dict[str, Sequence[str]] = {}
+    types: dict[str, TopologyType] = {}
     problems: list[str] = []
     ufm: Ufm | None = None
     is_ufm_enabled = False
@@ -96,13 +123,13 @@ def parse(text: str, namespace: str) -> Discovery:
             continue
         config = _field(source, path, "config", dict, {})
         found = _field(config, f"{path}.config", "networkTopologyTypes", dict, {})
-        for type_name, entries in found.items():
+        for type_name, given in found.items():
             where = f"{path}.config.networkTopologyTypes.{type_name}"
-            labels = _labels(entries, where)
-            if problem := _problem(str(type_name), labels):
+            topology_type = _topology_type(given, where)
+            if problem := _problem(str(type_name), topology_type):
                 problems.append(f"{where}: {problem}")
             else:
-                types[str(type_name)] = labels
+                types[str(type_name)] = topology_type
     return Discovery(types, tuple(problems), ufm, is_ufm_enabled)
 
 
@@ -148,24 +175,61 @@ def _interval(given: str, path: str) -> timedelta:
     return found
 
 
-def _labels(entries: object, path: str) -> Sequence[str]:
-    """Return the labels of the tiers: the last one given is that of the nodes themselves."""
-    if not isinstance(entries, list):
-        raise ConfigurationError(f"{path}: must be a list")
-    found = [
-        _field(entry, f"{path}[{index}]", "nodeLabel", str, "")
-        for index, entry in enumerate(entries)
-    ]
+def _topology_type(given: object, path: str) -> TopologyType:
+    """Return a type: a list of its levels, or a mapping of them with a selector of nodes.
+
+    The last level is that of the nodes themselves.
+    """
+    if isinstance(given, list):
+        return TopologyType(_levels(given, path))
+    if not isinstance(given, dict):
+        raise ConfigurationError(f"{path}: must be a list, or a mapping with levels")
+    _reject_others(given, path, "nodeSelector", "levels")
+    levels = _levels(_field(given, path, "levels", list, []), f"{path}.levels")
+    where = f"{path}.nodeSelector"
+    selector = _field(given, path, "nodeSelector", dict, {})
+    _reject_others(selector, where, "matchLabels", "matchExpressions")
+    try:
+        wanted = from_label_selector(msgspec.convert(selector, LabelSelector))
+    except (msgspec.ValidationError, SelectorError) as error:
+        raise ConfigurationError(f"{where}: {error}") from None
+    return TopologyType(levels, wanted)
+
+
+def _reject_others(given: Mapping[object, object], path: str, *names: str) -> None:
+    for name in given:
+        if name not in names:
+            raise ConfigurationError(f"{path}.{name}: is not known")
+
+
+def _levels(entries: Sequence[object], path: str) -> Sequence[Level]:
+    found: list[Level] = []
+    for index, entry in enumerate(entries):
+        where = f"{path}[{index}]"
+        label = _field(entry, where, "nodeLabel", str, "")
+        tier_name = _field(entry, where, "tierName", str, "")
+        if tier_name and entry is entries[-1]:
+            raise ConfigurationError(f"{where}.tierName: the last level is the nodes themselves")
+        found.append(Level(label, tier_name or label))
     return found[:-1][::-1]
 
 
-def _problem(name: str, labels: Sequence[str]) -> str:
+def _problem(name: str, given: TopologyType) -> str:
     if len(name) > MAX_TYPE_NAME:
         return f"the name has more than {MAX_TYPE_NAME} characters"
+    if given.selector is not None and not given.levels:
+        return "levels: must have at least two entries, the last one for the nodes themselves"
+    labels = [each.label for each in given.levels]
     if not all(labels):
         return "nodeLabel is empty"
     if len(set(labels)) < len(labels):
         return "a label is listed twice"
+    if len({each.tier_name for each in given.levels}) < len(labels):
+        return "a tierName is listed twice"
+    if any(len(each.tier_name) > MAX_TIER_NAME for each in given.levels):
+        return f"a tierName has more than {MAX_TIER_NAME} characters"
+    if given.selector is not None and not profile_label(name):
+        return "the name has no letter or digit"
     return ""
 
 
@@ -188,3 +252,8 @@ def _field(value: object, path: str, name: str, kind: type, default: object):  #
 def cleaned(name: str) -> str:
     """Return *name* as a part of the name of a HyperNode."""
     return re.sub(r"[^a-z0-9.-]", "-", name.lower())
+
+
+def profile_label(name: str) -> str:
+    """Return the name of a topology type as the value of a label."""
+    return cleaned(name).strip(".-")

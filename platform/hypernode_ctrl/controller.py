@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 
@@ -150,6 +150,8 @@ class HyperNodeController(Controller[View, Effect]):
                 case SetNodeCount(meta, count):
                     body = {"metadata": preconditions(meta), "status": {"nodeCount": count}}
                     await self._patch(meta, body, subresource="status")
+                case _:
+                    assert_never(effect)
 
     async def _create(self, hypernode: Discovered) -> None:
         with suppress(AlreadyExistsError):

@@ -6,7 +6,7 @@ node without a label is in no HyperNode of that tier and those above.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..model.hypernode import (
@@ -18,10 +18,13 @@ from ..model.hypernode import (
     Member,
     MemberSelector,
 )
-from .configuration import LABEL_SOURCE, cleaned
+from .configuration import LABEL_SOURCE, TopologyType, cleaned, profile_label
 
 SOURCE = "volcano.sh/network-topology-source"
 """Label of discovered HyperNodes: where they were discovered."""
+
+PROFILE = "volcano.sh/network-topology-profile"
+"""Label of those of a topology type that selects its nodes: the type."""
 
 _SUFFIX_LENGTH = 5
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -39,25 +42,32 @@ class Discovered:
 
 
 def discover(
-    types: Mapping[str, Sequence[str]], nodes: Mapping[str, Labels], existing: Iterable[HyperNode]
+    types: Mapping[str, TopologyType], nodes: Mapping[str, Labels], existing: Iterable[HyperNode]
 ) -> list[Discovered]:
-    """Return the HyperNodes of *types* (labels by tier, by name of the type), in the order in which
-    they are to be created.
+    """Return the HyperNodes of *types*, by name, in the order in which they are to be created.
 
     *nodes* has the labels of nodes by name. Of *existing* HyperNodes the names are used again.
     """
     names = _Names(existing)
-    return [each for name, labels in types.items() for each in _of_type(name, labels, nodes, names)]
+    return [each for name, given in types.items() for each in _of_type(name, given, nodes, names)]
 
 
 def _of_type(
-    type_name: str, keys: Sequence[str], nodes: Mapping[str, Labels], names: "_Names"
+    type_name: str, given: TopologyType, nodes: Mapping[str, Labels], names: "_Names"
 ) -> list[Discovered]:
     found: list[Discovered] = []
     # What is a member of a HyperNode of the next tier: by name, the labels of its first node.
-    lower: dict[str, Labels] = dict(sorted(nodes.items()))
+    lower: dict[str, Labels] = {
+        name: labels
+        for name, labels in sorted(nodes.items())
+        if given.selector is None or given.selector.matches(labels)
+    }
     kind = NODE
-    for tier, key in enumerate(keys, 1):
+    own_labels = {SOURCE: LABEL_SOURCE}
+    if given.selector is not None:
+        own_labels[PROFILE] = profile_label(type_name)
+    for tier, level in enumerate(given.levels, 1):
+        key = level.label
         members: dict[str, list[str]] = {}
         for name, labels in lower.items():
             if value := labels.get(key, ""):
@@ -65,8 +75,9 @@ def _of_type(
         above: dict[str, Labels] = {}
         for value, own in sorted(members.items()):
             name = names.of(type_name, tier, key, value)
-            spec = HyperNodeSpec(tier=tier, tier_name=key, members=tuple(members_of(kind, own)))
-            found.append(Discovered(name, {key: value, SOURCE: LABEL_SOURCE}, spec))
+            members_now = tuple(members_of(kind, own))
+            spec = HyperNodeSpec(tier=tier, tier_name=level.tier_name, members=members_now)
+            found.append(Discovered(name, {key: value, **own_labels}, spec))
             above[name] = lower[own[0]]
         lower, kind = above, HYPERNODE
     return found

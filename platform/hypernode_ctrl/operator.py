@@ -3,6 +3,11 @@
 Its handlers only note that something changed: no object gets an annotation or a finalizer from
 kopf, whose other handlers and timers store their progress in objects.
 
+It lists the kinds at the same time. If it called a handler when it has listed one of them, the
+controller could decide, and an object of another kind could be deleted, before kopf has listed
+that kind: the deletion would go unnoticed. Since all kinds have an index, kopf calls no handler
+before it has listed all of them.
+
 kopf expects a separate process, and this one has other work: the signal handlers that it sets are
 undone, it does not end the process when it is slow to stop, and only its own tasks are
 cancelled. It is imported once it has something to watch: with its dependencies, it needs more
@@ -150,6 +155,17 @@ class Operator:
         async def on_configmap(name: str, **_: Any) -> None:
             if name == CONFIGMAP:
                 self._changed()
+
+        for resource in (HYPERNODES, NODES, CONFIGMAPS):
+
+            @kopf.index(
+                group=resource.group,
+                version=resource.version,
+                plural=resource.plural,
+                registry=registry,
+            )
+            def index(**_: Any) -> None:
+                """Index nothing: see the docstring of the module."""
 
         return registry
 

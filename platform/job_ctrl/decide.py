@@ -12,7 +12,7 @@ import msgspec
 
 from ..machinery.reconcile.events import Event
 from ..model.command import Command
-from ..model.controlled_resources import executed_commands, operation_results
+from ..model.controlled_resources import executed_command, operation_results
 from ..model.job import Action
 from ..model.job_actions import Transition
 from ..model.job_reasons import Reason
@@ -67,7 +67,8 @@ def _step(view: JobView, command: Command | None) -> list[Effect]:
 def _was_executed(view: JobView, command: Command) -> bool:
     """Return whether the status shows that the Command, or an earlier one for the same operation of
     the REST API, was executed or refused."""
-    if any(each.uid == command.metadata.uid for each in executed_commands(view.job.status)):
+    executed = executed_command(view.job.status)
+    if executed is not None and executed.uid == command.metadata.uid:
         return True
     results = operation_results(view.job.status) if command.operation else ()
     return any(each.operation == command.operation for each in results)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 INTERVAL = 10.0
 """Seconds between two checks."""
 
-_RETRY_INTERVAL = 1.0
+RETRY_INTERVAL = 1.0
 """Seconds until the next check after one that failed."""
 
 
@@ -70,7 +70,7 @@ class ServedResources:
             except (ApiError, ConnectionLostError, DecodeError) as error:
                 level = failures.level(str(error))
                 log.log(level, "cannot check served kinds", extra={"error": str(error)})
-                delay = min(self._interval, _RETRY_INTERVAL)
+                delay = min(self._interval, RETRY_INTERVAL)
             else:
                 failures.recovered()
                 self._update(served)
@@ -107,34 +107,27 @@ def _discovery_path(resource: Resource) -> str:
     return f"/apis/{resource.group}/{resource.version}"
 
 
-class ServedVersion:
-    """Runs a controller of the first of several versions that the API server has, since CRDs may be
-    installed later, and the server may be upgraded.
+class ServedController:
+    """Runs a controller while the API server has what it needs, since CRDs may be installed later,
+    and the server may be upgraded.
 
-    *create* returns a new controller for a version each time.
+    *choices* are alternatives, such as the versions of a kind: the first one counts whose resources
+    are all served. *create* returns a new controller for it each time.
     """
 
     def __init__(
         self,
-        create: Callable[[Resource], LeaderElectionRunnable],
-        versions: Sequence[Resource],
+        create: Callable[[tuple[Resource, ...]], LeaderElectionRunnable],
+        choices: Sequence[tuple[Resource, ...]],
         *,
         client: Client,
         clock: Clock,
-        interval: float = INTERVAL,
     ) -> None:
-        self._choices = [(each,) for each in versions]
-        self._create = lambda choice: create(choice[0])
-        self._start(client, clock, interval)
-
-    _choices: Sequence[tuple[Resource, ...]]
-    """What has to be served; the first one counts that is."""
-    _create: Callable[[tuple[Resource, ...]], LeaderElectionRunnable]
-
-    def _start(self, client: Client, clock: Clock, interval: float) -> None:
-        wanted = [each for choice in self._choices for each in choice]
+        self._choices = choices
+        self._create = create
         self._clock = clock
-        self._served = ServedResources(client, wanted, clock=clock, interval=interval)
+        wanted = [each for choice in choices for each in choice]
+        self._served = ServedResources(client, wanted, clock=clock, interval=INTERVAL)
 
     async def run(
         self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
@@ -165,26 +158,6 @@ class ServedVersion:
 
     def _has_changed(self, chosen: tuple[Resource, ...]) -> bool:
         return self._choice() != chosen
-
-
-class ServedController(ServedVersion):
-    """Runs a controller while the API server has *resources*.
-
-    *create* returns a new controller for each time.
-    """
-
-    def __init__(
-        self,
-        create: Callable[[], LeaderElectionRunnable],
-        resources: Collection[Resource],
-        *,
-        client: Client,
-        clock: Clock,
-        interval: float = INTERVAL,
-    ) -> None:
-        self._choices = (tuple(resources),)
-        self._create = lambda choice: create()
-        self._start(client, clock, interval)
 
 
 async def run_while(work: Coroutine[Any, Any, None], end: Coroutine[Any, Any, object]) -> None:

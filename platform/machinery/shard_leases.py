@@ -169,7 +169,6 @@ class ShardLeases:
         on_lost: Callable[[str], object],
         metrics: LeaderElectionMetrics | None = None,
         shard_metrics: ShardMetrics | None = None,
-        random_source: Callable[[], float] = random.random,
     ) -> None:
         """*client* is exclusive and has no fence.
 
@@ -181,7 +180,6 @@ class ShardLeases:
         self._run_shard = run_shard
         self._clock = clock
         self._on_lost = on_lost
-        self._random = random_source
         self._election_metrics = metrics or LeaderElectionMetrics()
         self._metrics = shard_metrics or ShardMetrics()
         self._metrics.shards.set(config.shards)
@@ -223,7 +221,6 @@ class ShardLeases:
             config,
             clock=self._clock,
             metrics=self._election_metrics,
-            random_source=self._random,
             on_renewal=on_renewal,
         )
 
@@ -361,8 +358,8 @@ class ShardLeases:
     def _members(self) -> set[str]:
         """Return the identities of the live replicas, this one included.
 
-        Those that died before this one started are none of them: their Leases are stale. If that
-        is wrong because clocks differ, it lasts until the next renewal.
+        A replica whose Lease had already expired when this one started does not count as live. If
+        that is wrong because clocks differ, it counts again from its next renewal on.
         """
         prefix = f"{self._config.election.name}-member-"
         found = {
@@ -463,7 +460,7 @@ class ShardLeases:
 
     async def _wait(self) -> None:
         """Wait until a holder changes, or a Lease may have expired."""
-        delay = self._config.election.retry_period * (1 + self._random() * JITTER_FACTOR / 10)
+        delay = self._config.election.retry_period * (1 + random.random() * JITTER_FACTOR / 10)
         timer = self._clock.call_later(delay, self._wake.set)
         try:
             await self._wake.wait()

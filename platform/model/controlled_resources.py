@@ -5,8 +5,6 @@ that begin with ``batholith-`` are written in the same status write as the trans
 belong to, so that a crash never separates the two. A job has at most one mark of each key.
 """
 
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -34,8 +32,6 @@ SECONDS_RUN = "batholith-seconds-run"
 """Key of the seconds for which a job with a time limit has been in phase Running before."""
 MET_DEPENDENCIES = "batholith-met-dependencies"
 """Key of the dependencies of the job that were met, separated by commas."""
-
-_LEGACY_COMMAND = re.compile(r"Command \S+ \(([^()\s]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +72,8 @@ def with_result(status: JobStatus, result: OperationResult) -> dict[str, str]:
     return {**status.controlled_resources, OPERATIONS: mark}
 
 
-def executed_commands(status: JobStatus) -> Iterator[ExecutedCommand]:
-    """Yield the executed Commands that *status* names.
-
-    Earlier versions named the Command in ``state.message`` alone. Such a status may hold the mark
-    of an older Command if replicas of both versions have been the leader.
-    """
+def executed_command(status: JobStatus) -> ExecutedCommand | None:
+    """Return the last Command that changed the job's phase, according to *status*."""
     marks = status.controlled_resources
     uid = marks.get(COMMAND_UID, "")
-    if uid:
-        yield ExecutedCommand(uid, marks.get(COMMAND_PHASE, ""))
-    legacy = _LEGACY_COMMAND.match(status.state.message)
-    if legacy is not None and legacy[1] != uid:
-        yield ExecutedCommand(legacy[1], status.state.phase)
+    return ExecutedCommand(uid, marks.get(COMMAND_PHASE, "")) if uid else None

@@ -93,7 +93,7 @@ RESOURCESLICES = Resource(
 DEVICETAINTRULES = Resource(
     "resource.k8s.io", "v1beta2", "devicetaintrules", "DeviceTaintRule", namespaced=False
 )
-"""Not served by default."""
+"""Served by the embedded API server; by Kubernetes only if it is configured."""
 
 EVENTS = Resource("", "v1", "events", "Event")
 BATCH_CRONJOBS = Resource("batch", "v1", "cronjobs", "CronJob")
@@ -340,3 +340,6 @@ TRAINING_OPERATOR = "kubeflow.org/training-operator"
 """``managedBy`` of the training jobs that the training controller owns; also the default."""
 MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 """``managedBy`` of the training jobs that Kueue runs in another cluster."""
+
+TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
+"""Annotation of a DaemonSet: how often its template was changed. The API server sets it."""

@@ -67,6 +67,13 @@ def name_error(text: str) -> str:
 @lru_cache(maxsize=4096)
 def qualified_name_error(text: str) -> str:
     """Validate the key of a label, annotation or resource: ``[domain/]name``."""
+    if text.count("/") > 1:
+        return (
+            "a valid label key must consist of alphanumeric characters, '-', '_' or '.', and must "
+            "start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or "
+            f"'123-abc', regex used for validation is '{NAME}') with an optional DNS subdomain "
+            "prefix and '/' (e.g. 'example.com/MyName')"
+        )
     prefix, slash, name = text.rpartition("/")
     if slash and not prefix:
         return "prefix part must be non-empty"

@@ -131,19 +131,42 @@ def _sub_groups(gang: Gang) -> tuple[SubGroupPolicy, ...]:
             sub_group_size=role.unit or role.count,
             min_sub_groups=role.count // (role.unit or role.count),
             label_selector=LabelSelector(match_labels=dict(role.labels)),
-            match_label_keys=role.unit_labels,
+            # Without keys, a policy selects no pods.
+            match_label_keys=role.unit_labels or tuple(sorted(role.labels)),
         )
         for role in roles
     )
+
+
+def is_of_predecessor(podgroup: PodGroup, owner: OwnerReference | None) -> bool:
+    """Return whether *podgroup* belongs to a deleted object that had the name of its *owner* now.
+
+    The garbage collector deletes it in a while.
+    """
+    old = podgroup.metadata.controller
+    if old is None or owner is None or old.uid == owner.uid:
+        return False
+    return (old.api_version, old.kind, old.name) == (owner.api_version, owner.kind, owner.name)
 
 
 def gang_patch(current: PodGroup, desired: PodGroup) -> dict[str, dict[str, object]]:
     """Return the merge patch of what the owner of a gang has changed; empty if nothing.
 
     What depends on the pod from which *desired* was built stays: pods of other roles have others.
+    The owner is replaced if it is of another kind: a group of a LeaderWorkerSet belongs to its
+    leader, once that exists.
     """
     fields = ("minMember", "minResources", "subGroupPolicy")
-    return _patch_of(current, desired, fields)
+    patch = _patch_of(current, desired, fields)
+    if _owner_kind(current) != _owner_kind(desired):
+        owners = msgspec.to_builtins(desired.metadata.owner_references)
+        patch["metadata"] = {"ownerReferences": owners}
+    return patch
+
+
+def _owner_kind(podgroup: PodGroup) -> str:
+    owner = podgroup.metadata.controller
+    return "" if owner is None else owner.kind
 
 
 def merge_patch(current: PodGroup, desired: PodGroup) -> dict[str, dict[str, object]]:

@@ -24,7 +24,7 @@ from ..machinery.shards import WHOLE, Shard
 from ..model.meta import OwnerReference
 from ..model.names import PODGROUPS, PODS, QUEUES, SCHEDULER_NAME, TASK_INDEX, Resource
 from ..model.pod_resources import quota_usage
-from ..model.podgroup import PodGroup
+from ..model.podgroup import PodGroup, PodGroupPhase
 from ..model.quantity import QuantityError
 from ..model.queue import Queue, QueueState
 from ..model.run_times import deadline_annotation
@@ -134,6 +134,8 @@ class PodGroupController(Controller[PodGroupView, Effect]):
             self.queue.add(old.metadata.key)
         elif old is None and new is not None and may_be_left(new):
             self.queue.add(new.metadata.key)  # perhaps scaled to zero before this start
+        elif new is not None and _has_lost_pods(new) and not (old and _has_lost_pods(old)):
+            self.queue.add(new.metadata.key)  # perhaps its owner was scaled down
 
     def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
         opened = new is not None and new.status.state == QueueState.OPEN
@@ -193,7 +195,9 @@ class PodGroupController(Controller[PodGroupView, Effect]):
     async def _with_gang(self, view: PodGroupView) -> PodGroupView:
         """Return *view* with the gang of a grouper, if the PodGroup depends on it."""
         found = self._grouping.of(template_of(view))
-        if found is None or not (view.podgroup is None or view.unannotated):
+        if found is None or not (
+            view.podgroup is None or view.unannotated or _has_lost_pods(view.podgroup)
+        ):
             return view
         grouper, membership = found
         owner: Described | None = None
@@ -246,6 +250,11 @@ class PodGroupController(Controller[PodGroupView, Effect]):
     async def execute(self, sync: Sync, view: PodGroupView, effect: Effect) -> None:
         """Execute one effect; see :class:`.executor.PodGroupExecutor`."""
         await self._executor.execute(view, effect)
+
+
+def _has_lost_pods(podgroup: PodGroup) -> bool:
+    """Whether fewer pods than the minimum run, and some do."""
+    return podgroup.status.phase == PodGroupPhase.UNKNOWN
 
 
 def _own_key(podgroup: PodGroup) -> str:

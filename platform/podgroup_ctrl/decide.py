@@ -106,7 +106,9 @@ def decide(view: PodGroupView) -> list[Effect]:
         desired = build.build(pod, view.inherited, name=view.name, gang=view.gang)
         effects.append(CreatePodGroup(desired))
         effects += _warnings(pod, desired.spec.min_member, view)
-    elif view.unannotated and (patch := _patch(view, podgroup, pod)):
+    elif view.gang is not None and build.is_of_predecessor(podgroup, view.gang.owner):
+        return [DeletePodGroup(podgroup)]  # once it is deleted, the pods get another one
+    elif (view.unannotated or view.gang) and (patch := _patch(view, podgroup, pod)):
         effects.append(UpdatePodGroup(podgroup, patch))
     if view.unannotated:
         effects.append(AnnotatePods(view.unannotated, view.name))

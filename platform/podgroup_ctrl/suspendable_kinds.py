@@ -7,11 +7,19 @@ from typing import Any
 import msgspec
 
 from ..model.base import ApiStruct
+from ..model.meta import ObjectMeta
 from ..model.names import BATCH_JOBS, GROUP_NAME, Resource
 from ..model.podgroup import min_member
 from ..model.run_times import deadline_annotation
 from .groupers import jobset, ray
-from .groupers.base import Described, Gang, Role, RoleTemplate, owner_reference
+from .groupers.base import (
+    Described,
+    Gang,
+    Role,
+    RoleTemplate,
+    owner_reference,
+    podgroup_name,
+)
 from .groupers.jobset import JobSet, JobSpec
 from .groupers.ray import RayCluster
 
@@ -80,6 +88,8 @@ class SuspendableKind:
     suspended object creates it, suspended as well, with the same name."""
     managed_by: str = ""
     """Kind of a controlling owner whose own controller writes ``spec.suspend``."""
+    podgroup_of: Callable[[ObjectMeta], str] = lambda meta: podgroup_name(meta.uid)
+    """Returns the name of the PodGroup of the pods, by the object that describes the gang."""
     resumed_spec: Callable[[Any, str], Json] = lambda job, podgroup: {"suspend": False}
     """Returns the merge patch of the spec that resumes the job, whose pods are of the PodGroup."""
     has_ended: Callable[[Any], bool] = lambda job: False
@@ -108,6 +118,10 @@ def _jobset_gang(found: JobSet) -> Gang:
 
 def _jobset_templates(found: JobSet) -> Sequence[RoleTemplate]:
     return [each.template.spec.template for each in found.spec.replicated_jobs]
+
+
+def _jobset_podgroup(meta: ObjectMeta) -> str:
+    return jobset.podgroup_of(meta.name)
 
 
 def _cluster_of(job: RayJob) -> RayCluster:
@@ -164,6 +178,7 @@ KINDS = (
         view=JobSet,
         gang=_jobset_gang,
         templates=_jobset_templates,
+        podgroup_of=_jobset_podgroup,
         managed_by=TRAINJOBS.kind,
     ),
     SuspendableKind(
@@ -172,6 +187,7 @@ KINDS = (
         view=TrainJob,
         gang=_jobset_gang,
         templates=_jobset_templates,
+        podgroup_of=_jobset_podgroup,
         described_by=(jobset.JOBSETS, JobSet),
     ),
     SuspendableKind(

@@ -114,6 +114,8 @@ def decide(view: SuspensionView) -> list[Effect]:
         return [Warn(Event("SuspensionIgnored", problem, warning=True))] if problem else []
     if podgroup is None:
         return [CreatePodGroup(view.desired)]
+    if build.is_of_predecessor(podgroup, view.desired.metadata.controller):
+        return [DeletePodGroup(podgroup)]  # its queue has admitted another job
     if podgroup.status.phase in ("", PodGroupPhase.PENDING):
         patch = build.gang_patch(podgroup, view.desired)
         return [UpdatePodGroup(podgroup, patch)] if patch else []
@@ -195,7 +197,7 @@ class SuspensionController(Controller[SuspensionView, Effect]):
         described = self._described(job)
         if described is None:
             return SuspensionView(job=job, podgroup=None, desired=None)
-        name = f"podgroup-{described.metadata.uid}"
+        name = self._kind.podgroup_of(described.metadata)
         podgroup = self._podgroups.get(f"{job.metadata.namespace}/{name}")
         if self._kind.has_ended(job):
             return SuspensionView(job=job, podgroup=podgroup, desired=None, has_ended=True)

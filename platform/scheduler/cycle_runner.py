@@ -68,8 +68,8 @@ class CycleRunner:
         self._overcommitted = OvercommittedNodes()
         self.action_timer: ActionTimer = _no_timer
         self._cache = cache
-        self._framework = framework
-        self._caches = SessionCaches(cache, framework)
+        self.framework = framework
+        self.caches = SessionCaches(cache, framework)
         self.reserved = ReservedPlacements()
         """What plugins have reserved for pods that are not bound yet."""
         self._declare(framework)
@@ -85,32 +85,32 @@ class CycleRunner:
         If they read other fields of pods, all pods are to be classified again before that
         (:class:`.DeclarationsChanged`).
         """
-        self._framework = framework
+        self.framework = framework
         self._declare(framework)
-        self._caches = SessionCaches(self._cache, framework)
+        self.caches = SessionCaches(self._cache, framework)
         self._set_actions(actions)
         self._cache.changes.try_all()
 
     def has_plugin(self, name: str) -> bool:
         """Return whether the plugin *name* is configured."""
-        return name in self._framework.plugin_names.values()
+        return name in self.framework.plugin_names.values()
 
     @property
     def volume_bind_timeout(self) -> float:
         """Seconds within which volumes have to be bound once their pod has a node."""
-        return self._framework.volume_bind_timeout
+        return self.framework.volume_bind_timeout
 
     @property
     def start_plan(self) -> StartPlan:
         """The start reservations after the last cycle."""
-        return self._caches.start_plan
+        return self.caches.start_plan
 
     def next_due(self) -> float | None:
         """Return when pods may have to be evicted for no gang, in Unix time."""
         if not any(name == SHUFFLE for name, _ in self._actions):
             return None
         due: list[float] = []
-        for plugin in self._framework.victim_tasks:
+        for plugin in self.framework.victim_tasks:
             try:
                 at = plugin.next_victims()
             except Exception:  # the plugin is asked for its tasks in the next cycle
@@ -226,15 +226,13 @@ class CycleRunner:
         return report._replace(domain=lowest_domain(gang, self._cache.domains.table(), columns))
 
     def _delays(self) -> Iterator[StartDelay]:
-        for key, cause, earlier, later in self._caches.start_plan.pop_delays(
-            self._cache.cycle_time
-        ):
+        for key, cause, earlier, later in self.caches.start_plan.pop_delays(self._cache.cycle_time):
             gang = self._cache.gangs.get(key)
             if gang is not None:
                 yield StartDelay(GangRef(key, gang.podgroup), cause, earlier, later)
 
     def _rechecks(self, now: float) -> dict[str, float]:
-        starts = self._caches.start_plan.rechecks(self._cache.cycle_time)
+        starts = self.caches.start_plan.rechecks(self._cache.cycle_time)
         return starts | self._stranded.rechecks(now=now) | self._overcommitted.rechecks()
 
     def _prepare(self, now: float, time: float) -> None:
@@ -245,7 +243,7 @@ class CycleRunner:
         self._cache.refresh()
         update_reservations(self._cache)
         self._cache.scheduling_queue.wake_due(time)
-        self._caches.wake()
+        self.caches.wake()
         self._cache.scheduling_queue.wake_published()
         self._cache.scheduling_queue.starving.start_due_retry(time)
 
@@ -260,8 +258,8 @@ class CycleRunner:
         has_enqueue_action = any(name == ENQUEUE for name, _ in self._actions)
         return Session(
             self._cache,
-            self._framework,
-            self._caches,
+            self.framework,
+            self.caches,
             self.reserved,
             has_enqueue_action=has_enqueue_action,
             interrupted=interrupted or _never,
@@ -273,7 +271,7 @@ class CycleRunner:
         self._overcommitted.run(session, now=now)
         allocate_leaving(session)
         self._stranded.run(session, now=now)
-        self._caches.wake(own_usage=False)  # what was held may be free
+        self.caches.wake(own_usage=False)  # what was held may be free
         self._cache.scheduling_queue.wake_published()
         for name, action in self._actions:
             session.start_action()

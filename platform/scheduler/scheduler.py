@@ -205,10 +205,10 @@ class Scheduler:
         self._client = client
         self._clock = clock or SystemClock()
         self._recorder = recorder
-        self._scheduler_cache = _new_cache(self._settings)
-        self.kept_entries = kept_entries(self._scheduler_cache, self._clock)
+        self.cache = _new_cache(self._settings)
+        self.kept_entries = kept_entries(self.cache, self._clock)
         self._metrics = SchedulerMetrics(self._settings.registry, clock=self._clock)
-        self._cycle_runner = self._new_cycle_runner(loaded)
+        self.cycle_runner = self._new_cycle_runner(loaded)
         self._time_limit = CycleTimeLimit(self._clock, self._settings.max_cycle_seconds)
         self._events: list[CacheEvent] = []
         self._published: set[ClusterEvent] = set()
@@ -231,7 +231,7 @@ class Scheduler:
         self._claim_binder = ClaimBinder(
             client, clock=self._clock, claims=self._storage.device_claims.get
         )
-        self._binder = self._new_binder(client, recorder)
+        self.binder = self._new_binder(client, recorder)
         self._evictor = self._new_evictor(client, recorder)
         self._nominator = Nominator(
             client,
@@ -250,7 +250,7 @@ class Scheduler:
 
     def _new_cycle_runner(self, loaded: conf.Conf) -> CycleRunner:
         runner = CycleRunner(
-            self._scheduler_cache,
+            self.cache,
             Framework(loaded.tiers, self._publish_from_thread),
             loaded.actions,
             stranded_timeout=self._settings.stranded_gang_timeout,
@@ -270,7 +270,7 @@ class Scheduler:
 
     def _register_queues(self) -> None:
         if self._settings.work_metrics is not None:
-            pod_writers = (self._binder, self._gate_manager, self._evictor, self._nominator)
+            pod_writers = (self.binder, self._gate_manager, self._evictor, self._nominator)
             for writer in (self._status_updater, *pod_writers):
                 self._settings.work_metrics.register(writer.queue)
 
@@ -309,9 +309,9 @@ class Scheduler:
                 native_podgroups=self._native_informers.get,
             ),
             count_stale=self._metrics.count_stale_placements,
-            reserved=self._cycle_runner.reserved,
+            reserved=self.cycle_runner.reserved,
             pre_binder=PreBinder(
-                self._cycle_runner.reserved,
+                self.cycle_runner.reserved,
                 clock=self._clock,
                 count_failures=self._metrics.count_plugin_failures,
             ),
@@ -327,7 +327,7 @@ class Scheduler:
             volumes=self._storage.volumes.get,
             nodes=self._node_informer.get,
             pods=self._pod_informer.get,
-            timeout=lambda: self._cycle_runner.volume_bind_timeout,
+            timeout=lambda: self.cycle_runner.volume_bind_timeout,
         )
 
     async def run(
@@ -364,7 +364,7 @@ class Scheduler:
             if self._reloader is not None:
                 tasks.create_task(supervise("configuration reload", self._reloader.run))
             tasks.create_task(supervise("measurement of nodes", self._node_metrics.run))
-            tasks.create_task(self._binder.run())
+            tasks.create_task(self.binder.run())
             tasks.create_task(self._status_updater.run())
             tasks.create_task(self._gate_manager.run())
             tasks.create_task(self._evictor.run())
@@ -373,12 +373,12 @@ class Scheduler:
             await supervise("scheduling cycle", self._run_cycles, fatal=(Exception,))
 
     async def _run_cycles(self) -> None:
-        if self.restored is not None and self._cycle_runner.has_plugin("fairshare"):
+        if self.restored is not None and self.cycle_runner.has_plugin("fairshare"):
             await self.restored.wait()
         while True:
             await self._wake.wait()
             await self._run_cycle()
-            self.simulations.start_waiting(self._scheduler_cache, self._cycle_runner)
+            self.simulations.start_waiting(self.cache, self.cycle_runner)
 
     # -- configuration -------------------------------------------------------------------------
 
@@ -450,7 +450,7 @@ class Scheduler:
 
     def _warn_on_root_queue(self, reason: str, message: str) -> bool:
         """Record a Warning event on the root queue; return whether the queue exists."""
-        root = self._scheduler_cache.queues.by_name.get(names.ROOT_QUEUE)
+        root = self.cache.queues.by_name.get(names.ROOT_QUEUE)
         if root is None or root.object is None:
             return False
         if self._recorder is not None:
@@ -465,15 +465,15 @@ class Scheduler:
         """
         if self._new_conf is not None:
             loaded, self._new_conf = self._new_conf, None
-            defaults = self._scheduler_cache.pod_classes.eq_classes.defaults
-            before = (self._scheduler_cache.pod_fields, defaults.spread)
+            defaults = self.cache.pod_classes.eq_classes.defaults
+            before = (self.cache.pod_fields, defaults.spread)
             framework = Framework(loaded.tiers, self._publish_from_thread)
-            self._cycle_runner.configure(framework, loaded.actions)
+            self.cycle_runner.configure(framework, loaded.actions)
             if (framework.pod_fields, framework.default_spread) != before:
                 self._events += map(DeclarationsChanged, self._pod_informer)
             self._node_metrics.set_source(loaded.metrics_source)
             self._set_disabled_plugins(loaded)
-            self._scheduler_cache.scheduling_queue.publish(ANY)
+            self.cache.scheduling_queue.publish(ANY)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -515,7 +515,7 @@ class Scheduler:
 
     async def _apply_events(self) -> None:
         while self._published:
-            self._scheduler_cache.scheduling_queue.publish(self._published.pop())
+            self.cache.scheduling_queue.publish(self._published.pop())
         if self._pod_owners is not None:
             self._events += self._pod_owners.pop_events(self._pod_informer)
         while self._events:
@@ -532,26 +532,26 @@ class Scheduler:
 
     def _handle_event(self, event: CacheEvent) -> None:
         """Apply *event* to the cache, and drop what writers hold about deleted or bound objects."""
-        self._scheduler_cache.apply(event)
+        self.cache.apply(event)
         self._volume_binder.observe(event)
         self._claim_binder.observe(event)
         match event:
             case PodEvent(old, new):
                 self._change_rate.observe()
                 pod = new or old
-                if new is not None and self._scheduler_cache.task(new.metadata.uid):
+                if new is not None and self.cache.task(new.metadata.uid):
                     self._evictor.observe(new)
                 elif pod is not None:
                     self._evictor.discard(pod.metadata.uid)
                 if pod is not None and (new is None or new.spec.node_name):
                     self._status_updater.forget_pod(pod.metadata.uid)
-                    self._binder.forget_backoff(pod.metadata.uid)
+                    self.binder.forget_backoff(pod.metadata.uid)
                     self._pod_versions.forget(pod.metadata.uid)
             case PodGroupEvent() | NativePodGroupEvent():
                 self._change_rate.observe()
             case QueueEvent(former, Queue() as queue):
                 self._status_updater.observe_queue(queue)
-                if not self._cycle_runner.has_plugin("fairshare"):
+                if not self.cycle_runner.has_plugin("fairshare"):
                     record_ignored_budget(self._recorder, former, queue)
             case QueueEvent(Queue() as deleted, None):
                 self._status_updater.forget_queue(deleted.metadata.name)
@@ -563,14 +563,14 @@ class Scheduler:
 
         A cycle that takes long leaves the rest to the next one, which starts at once.
         """
-        cache = self._scheduler_cache
+        cache = self.cache
         if not cache.changes.is_unfinished:
             await self._clock.sleep(_BATCH_DELAY if self._change_rate.quiet_in() else 0)
         self._wake.clear()
         self._switch_conf()
         await self._apply_events()
         self._claim_binder.release(cache.pod_classes.device_claims.stale(cache.task))
-        failures = self._cycle_runner.reserved.release_lost(cache.task)
+        failures = self.cycle_runner.reserved.release_lost(cache.task)
         self._metrics.count_plugin_failures(failures)
         self._report_disabled_plugins()
         if not cache.has_changes() and not self._has_due_retries():
@@ -592,7 +592,7 @@ class Scheduler:
         now, busy = self._clock.monotonic(), self._change_rate.quiet_in() > 0
         time, at_most = self._time(), self._settings.inline_cycle_max_tasks
         run = partial(
-            self._cycle_runner.run_once,
+            self.cycle_runner.run_once,
             now=now,
             time=time,
             busy=busy,
@@ -600,7 +600,7 @@ class Scheduler:
             prepared=True,
         )
         self._time_limit.start_cycle()
-        if self._cycle_runner.tasks_to_try(time=time, at_most=at_most, now=now) > at_most:
+        if self.cycle_runner.tasks_to_try(time=time, at_most=at_most, now=now) > at_most:
             return await asyncio.to_thread(run)
         return run()
 
@@ -614,12 +614,12 @@ class Scheduler:
     def _next_due(self) -> float | None:
         """Return when a gang is to be tried again, a plan ends, nodes are not kept any more, or
         pods are to be evicted, in Unix time."""
-        cache = self._scheduler_cache
+        cache = self.cache
         due = (
             cache.scheduling_queue.next_due(),
             cache.planned.next_due(),
             cache.reservations.next_due(),
-            self._cycle_runner.next_due(),
+            self.cycle_runner.next_due(),
         )
         return min((each for each in due if each is not None), default=None)
 
@@ -638,7 +638,7 @@ class Scheduler:
             log.info("gang admitted", extra=gang.log_fields())
         for placement in decision.placements:
             self._status_updater.forget_pod(placement.uid)
-        self._binder.bind(decision.placements)
+        self.binder.bind(decision.placements)
         self._nominator.nominate(
             decision.nominations, partial(self._evictor.evict, decision.evictions)
         )

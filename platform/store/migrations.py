@@ -1,12 +1,8 @@
 """Schema migrations by Alembic; the revisions are in ``alembic/versions``.
 
 An empty database gets all tables as they are now, without Alembic: its import takes longer, and
-needs more memory, than all else that the REST API does at its first start.
-
-A release before Alembic numbered its migrations in the table ``schema_version``: its database is
-adopted at the revision of that number. The table stays and always holds the number of the revision,
-so that an earlier release refuses a database that it does not know. There is no downgrade: restore
-a backup instead.
+needs more memory, than all else that the REST API does at its first start. There is no downgrade:
+restore a backup instead.
 """
 
 import logging
@@ -25,17 +21,9 @@ HEAD = "0009"
 EMPTY = "0000"
 """The revision of an empty database."""
 
-_SCHEMA_VERSION = sa.Table(
-    "schema_version",
-    sa.MetaData(),
-    sa.Column("only", sa.Integer, primary_key=True),
-    sa.Column("version", sa.Integer, nullable=False),
-)
-_ALEMBIC_VERSION = sa.Table(
+ALEMBIC_VERSION = sa.Table(
     "alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True)
 )
-UNMAPPED_TABLES = frozenset({_SCHEMA_VERSION.name, _ALEMBIC_VERSION.name})
-"""Tables of this module."""
 
 _LOCK_ID = 7_205_759_403
 """Advisory lock that serializes migrations by replicas with a common PostgreSQL."""
@@ -66,14 +54,11 @@ class SchemaMigrations:
             )
         if revision == EMPTY:
             METADATA.create_all(db)
-            _ALEMBIC_VERSION.create(db, checkfirst=True)
-            db.execute(sa.insert(_ALEMBIC_VERSION).values(version_num=HEAD))
+            ALEMBIC_VERSION.create(db, checkfirst=True)
+            db.execute(sa.insert(ALEMBIC_VERSION).values(version_num=HEAD))
         else:
             with _alembic_lock:
-                _run_alembic(db, revision)
-        _SCHEMA_VERSION.create(db, checkfirst=True)
-        db.execute(sa.delete(_SCHEMA_VERSION))
-        db.execute(sa.insert(_SCHEMA_VERSION).values(only=1, version=int(HEAD)))
+                _run_alembic(db)
 
 
 MIGRATIONS = SchemaMigrations()
@@ -90,18 +75,12 @@ def _lock_schema(db: sa.Connection) -> None:
 
 def _current_revision(db: sa.Connection) -> str:
     """Return the revision of the schema, or `EMPTY`."""
-    tables = sa.inspect(db)
-    if tables.has_table(_ALEMBIC_VERSION.name):
-        found: str | None = db.scalar(sa.select(_ALEMBIC_VERSION.c.version_num))
-        if found is not None:
-            return found
-    version = 0
-    if tables.has_table(_SCHEMA_VERSION.name):
-        version = db.scalar(sa.select(_SCHEMA_VERSION.c.version)) or 0
-    return f"{version:04}"
+    if not sa.inspect(db).has_table(ALEMBIC_VERSION.name):
+        return EMPTY
+    return db.scalar(sa.select(ALEMBIC_VERSION.c.version_num)) or EMPTY
 
 
-def _run_alembic(db: sa.Connection, revision: str) -> None:
+def _run_alembic(db: sa.Connection) -> None:
     # Loaded only for this: most starts find a current schema.
     logging.getLogger("alembic").setLevel(logging.WARNING)  # before the import, which logs plugins
     from alembic import command
@@ -111,6 +90,4 @@ def _run_alembic(db: sa.Connection, revision: str) -> None:
     config.set_main_option("script_location", str(Path(__file__).parent / "alembic"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = db
-    if int(revision):
-        command.stamp(config, revision)
     command.upgrade(config, HEAD)

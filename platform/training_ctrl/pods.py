@@ -7,7 +7,7 @@ import msgspec
 from ..machinery.pod_control import Owner, from_template
 from ..model import names
 from ..model.training.kinds import TrainingKind
-from ..model.training.templates import Port, main_container
+from ..model.training.templates import Container, main_container
 from ..model.training.types import TrainingJob
 from .frameworks.base import Framework, Json, Member
 from .gangs import Gang
@@ -73,12 +73,9 @@ def build_service(framework: Framework[Any], job: Job, replica_type: str, index:
     if container is None:
         raise ServiceError("failed to find the port")
     labels = replica_labels(framework, job, replica_type, index)
-    ports = [
-        _service_port(port, number, container.ports) for number, port in enumerate(container.ports)
-    ]
     template = {
         "metadata": {"labels": labels},
-        "spec": {"clusterIP": "None", "selector": labels, "ports": ports},
+        "spec": {"clusterIP": "None", "selector": labels, "ports": _service_ports(container)},
     }
     name = framework.pod_name(job.metadata.name, replica_type, index)
     service = from_template(template, owner(kind, job), name=name)
@@ -105,11 +102,17 @@ def owner(kind: TrainingKind, job: Job) -> Owner:
     return Owner(resource=kind.resource, metadata=job.metadata)
 
 
-def _service_port(port: Port, number: int, ports: tuple[Port, ...]) -> Json:
-    """Return the port of a Service; if there are several, each needs a name."""
-    name = port.name or (f"port-{number}" if len(ports) > 1 else "")
-    body: Json = {"port": port.container_port}
-    return {"name": name, **body} if name else body
+def _service_ports(container: Container) -> list[Json]:
+    """Return the ports of a Service; if there are several, each needs a name.
+
+    A container may declare a number several times, which a Service must not: the first one counts.
+    """
+    ports: dict[int, str] = {}
+    for number, port in enumerate(container.ports):
+        ports.setdefault(port.container_port, port.name or f"port-{number}")
+    if len(container.ports) == 1 and not container.ports[0].name:
+        return [{"port": port} for port in ports]
+    return [{"name": name, "port": port} for port, name in ports.items()]
 
 
 def sets_restart_policy(job: Job, replica_type: str) -> bool:

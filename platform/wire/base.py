@@ -24,7 +24,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Sends:
-    """Annotation of a field: what this version of the server sends, where clients accept more."""
+    """Annotation of a field of which clients accept more than this version of the server sends."""
 
     type: Any
     """The type of the field in the OpenAPI document."""

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from support.agent_cluster import AgentCluster, agent_cluster
 from support.api_servers import ServerFactory, add_namespace
+from support.kubectl import Kubectl, needs_kubectl
 from support.sandbox import SANDBOXES, Sandbox, detected_isolation
 
 from batholith.local.agent import real_node
@@ -76,3 +77,11 @@ def plain(tmp_path: Path) -> Sandbox:
 def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
     """Containers at each level with a sandbox that this machine permits."""
     return Sandbox(tmp_path, request.param)
+
+
+@pytest.fixture(params=["websocket", "spdy"])
+def kubectl(request: pytest.FixtureRequest, cluster: AgentCluster, tmp_path: Path) -> Kubectl:
+    """kubectl with each of its protocols."""
+    needs_kubectl()
+    websockets = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": str(request.param == "websocket").lower()}
+    return Kubectl(cluster.server, tmp_path, environment=websockets)

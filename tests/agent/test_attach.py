@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import socket
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
@@ -11,24 +12,22 @@ from typing import Any
 import pytest
 from support.agent import container, manifest
 from support.agent_cluster import AgentCluster
-from support.kubectl import Kubectl, needs_kubectl
+from support.kubectl import Kubectl
+from support.polling import wait_for
 from support.terminals import read_until, terminal
 from support.websockets import CLOSE, STDERR, STDIN, STDOUT, ChannelSocket, open_channels
 
+from batholith.local.agent.pods.attachments import Attachment
 from batholith.local.agent.runtime import attach
 from batholith.local.agent.runtime.attach import STALL_TIMEOUT, AttachServer, socket_path
+from batholith.local.agent.runtime.runs import RunDir
+from batholith.local.agent.state.core_types import Container
+from batholith.local.agent.streaming.command_streams import CommandStreams, StreamOptions
+from batholith.machinery.clock import SystemClock
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module")]
 
 Json = dict[str, Any]
-
-
-@pytest.fixture(params=["websocket", "spdy"])
-def kubectl(request: pytest.FixtureRequest, cluster: AgentCluster, tmp_path: Path) -> Kubectl:
-    """kubectl with each of its protocols."""
-    needs_kubectl()
-    websockets = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": str(request.param == "websocket").lower()}
-    return Kubectl(cluster.server, tmp_path, environment=websockets)
 
 
 async def run_shell(cluster: AgentCluster, script: str, **more: Any) -> None:
@@ -284,3 +283,36 @@ async def test_packets_that_are_no_input_change_nothing(server: Attached) -> Non
 async def test_socket_is_for_the_agent_s_user_alone(server: Attached) -> None:
     found = server.directory / attach.SOCKET
     assert found.stat().st_mode & 0o077 == 0
+
+
+class Client(CommandStreams):
+    """A client that has sent the end of its input."""
+
+    def __init__(self) -> None:
+        super().__init__(StreamOptions(stdin=True, stdout=True, stderr=False, tty=False))
+        self.received = b""
+        self.stdin.close()
+
+    async def write(self, stream: int, data: bytes) -> None:
+        self.received += data
+
+    async def finish(self, status: Json) -> None:
+        raise NotImplementedError
+
+
+async def test_client_receives_the_output_of_a_container_that_exits_with_unread_input(
+    server: Attached,
+) -> None:
+    client, container = Client(), Container(name="c", stdin=True)
+    run, log = RunDir(server.directory), server.directory / "log"
+    attachment = Attachment(container=container, run=run, log=log, clock=SystemClock())
+    serving = asyncio.create_task(attachment.serve(client))
+    listener = server.server.readable()[0]
+    await wait_for(lambda: bool(select.select([listener], [], [], 0)[0]))
+    server.server.handle([listener])
+    accepted = server.server.readable()[1]
+    await wait_for(lambda: bool(select.select([accepted], [], [], 0)[0]))
+    server.server.send(attach.STDOUT, b"last words")
+    server.server.close()
+    assert (await serving)["status"] == "Success"
+    assert client.received == b"last words"

@@ -1,7 +1,7 @@
 """Control groups of containers: on a tree of files, and where there is one on a real hierarchy.
 
-No controller need be free on a machine that runs the tests, so what the kernel enforces is not
-tested: only what it is asked for.
+No controller need be free on a machine that runs the tests, so what controllers enforce is not
+tested: only what they are asked for. Groups, their end and their delegation need none.
 """
 
 import os
@@ -144,7 +144,7 @@ def test_without_usable_groups_there_are_none(tree: Tree, monkeypatch: pytest.Mo
     report = tree.detect()
     assert report.root is None
     assert "none of the controllers cpu, memory, pids" in report.reason
-    monkeypatch.setattr(cgroups, "_is_writable", lambda group: False)
+    monkeypatch.setattr(cgroups, "is_writable", lambda group: False)
     assert "delegated" in tree.detect().reason
     (tree.proc / "self/mountinfo").write_text("30 24 0:26 / / rw - ext4 disk rw\n")
     assert tree.detect().reason == "no cgroup2 file system is mounted"
@@ -158,7 +158,7 @@ def test_a_normal_user_has_groups_below_the_uppermost_one_of_theirs(
     for each in (owned.parent, owned, owned / "app.slice", owned / "app.slice/shell.scope"):
         tree.create(each)
     monkeypatch.setattr(os, "geteuid", lambda: 7)
-    monkeypatch.setattr(cgroups, "_is_writable", lambda group: group.is_relative_to(owned))
+    monkeypatch.setattr(cgroups, "is_writable", lambda group: group.is_relative_to(owned))
     report = tree.detect()
     assert report.root is not None
     assert report.root.parent == owned
@@ -204,13 +204,13 @@ def test_a_container_that_the_kernel_killed_for_its_memory_is_reported(
 @pytest.fixture
 def group() -> Iterator[Path]:
     """A group of the machine, where this user may create one; it needs no controllers."""
-    mount = cgroups._mount_point(Path("/proc"))
-    base = None if mount is None else cgroups._base(mount, Path("/proc"))
+    mount = cgroups.mount_point(Path("/proc"))
+    base = None if mount is None else cgroups.base_group(mount, Path("/proc"))
     if base is None:
         pytest.skip("no control group is delegated to this user")
     created = base / f"batholith-test-{uuid.uuid4().hex[:8]}"
     cgroups.create_group(created)
-    if cgroups._move_process(created):
+    if cgroups.move_process(created):
         pytest.skip("no process can be moved to a control group")
     yield created
     assert cgroups.remove_group(created)
@@ -268,3 +268,49 @@ async def test_groups_of_an_ended_agent_are_removed_with_their_processes(group: 
     cgroups.remove_stale(CgroupReport(group, frozenset()), [])
     assert exit_signal(child) == signal.SIGKILL
     assert not own.parent.exists()
+
+
+_USER = 65534
+
+
+def detected_by_user(own: Path, data_dir: Path) -> str:
+    """Return the reason that an agent of a normal user reports whose process is in *own*."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            shim.enter_cgroup(str(own))
+            os.setgroups([])
+            os.setresgid(_USER, _USER, _USER)
+            os.setresuid(_USER, _USER, _USER)
+            os.write(write, cgroups.detect(data_dir).reason.encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as file:
+        reason = file.read()
+    os.waitpid(child, 0)
+    return reason
+
+
+@pytest.mark.process
+def test_a_normal_user_needs_a_group_that_is_delegated(group: Path, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can delegate a group")
+    delegated, own = group / "delegated", group / "delegated" / "session"
+    cgroups.create_group(delegated)
+    cgroups.create_group(own)
+    data_dir = Path("/nonexistent") / tmp_path.name
+    nothing = "no control group is delegated to the user of the agent"
+    assert detected_by_user(own, data_dir) == nothing
+    for each in (delegated, own):
+        for name in ("", "cgroup.procs", "cgroup.subtree_control"):
+            os.chown(each / name, _USER, _USER)
+    reason = detected_by_user(own, data_dir)
+    offered = (delegated / "cgroup.controllers").read_text().split()
+    missing = [each for each in cgroups.CONTROLLERS if each not in offered]
+    assert missing or not reason
+    if missing:  # as systemd delegates them, they are those of the uppermost group of the user
+        assert reason.startswith(f"{delegated} has no"), reason
+        assert reason.endswith(", ".join(missing))
+    assert list(delegated.glob("*/probe")) == []

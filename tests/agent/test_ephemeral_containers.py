@@ -10,7 +10,7 @@ from support.agent import PodStatusSimulator, after, container, decode_pod, mani
 from support.agent_cluster import AgentCluster, agent_cluster
 from support.api_servers import EmbeddedServerFactory
 from support.images import busybox, image, write_layout
-from support.kubectl import Kubectl, needs_kubectl
+from support.kubectl import Kubectl
 from support.sandbox import detected_isolation
 from support.terminals import read_until, terminal
 from support.websockets import STDIN, open_channels
@@ -116,16 +116,8 @@ async def test_it_stops_with_the_main_containers_before_sidecars() -> None:
 # --- on both servers ------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["websocket", "spdy"])
-def kubectl(request: pytest.FixtureRequest, cluster: AgentCluster, tmp_path: Path) -> Kubectl:
-    """kubectl with each of its protocols."""
-    needs_kubectl()
-    websockets = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": str(request.param == "websocket").lower()}
-    return Kubectl(cluster.server, tmp_path, environment=websockets)
-
-
 @pytest.mark.process
-@pytest.mark.parametrize("profile", ["legacy", "general", "baseline"])
+@pytest.mark.parametrize("profile", ["legacy", "general", "baseline", "restricted"])
 async def test_kubectl_debug_runs_a_shell_in_the_pod(
     cluster: AgentCluster, kubectl: Kubectl, profile: str
 ) -> None:
@@ -145,6 +137,26 @@ async def test_kubectl_debug_runs_a_shell_in_the_pod(
     assert state_of(pod)["terminated"]["exitCode"] == 3
     assert pod["status"]["containerStatuses"] == before["status"]["containerStatuses"]
     assert "42" in await log_of(cluster)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("profile", "field"), [("sysadmin", "privileged"), ("netadmin", "the capability NET_ADMIN")]
+)
+async def test_kubectl_debug_ends_with_the_error_of_rights_that_no_container_gets(
+    cluster: AgentCluster, kubectl: Kubectl, profile: str, field: str
+) -> None:
+    await run(cluster)
+    arguments = ("-it", "--image=busybox", "-c", "debugger", f"--profile={profile}")
+    async with terminal(80, 24) as (master, end):
+        process = await kubectl.start("debug", "p", "-n", cluster.namespace, *arguments, stdio=end)
+        error = f"container debugger: unsupported security context: {field}"
+        await read_until(master, f"cannot start: {error}".encode())
+        await process.wait()
+    pod = await cluster.wait_pod("p", is_("terminated"))
+    ended = state_of(pod)["terminated"]
+    assert (ended["exitCode"], ended["reason"], ended["message"]) == (128, "StartError", error)
+    assert pod["status"]["phase"] == "Running"
 
 
 @pytest.mark.process

@@ -18,7 +18,7 @@ import pytest
 from kubernetes.stream import stream
 from support.agent import container, manifest
 from support.agent_cluster import AgentCluster
-from support.kubectl import CommandResult, Kubectl, needs_kubectl
+from support.kubectl import CommandResult, Kubectl
 from support.official_client import official_core
 from support.polling import wait_for, wait_until_true
 from support.terminals import read_until, terminal
@@ -27,14 +27,6 @@ from support.websockets import CLOSE, ERROR, STDIN, STDOUT, ChannelSocket, open_
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.process]
 
 Json = dict[str, Any]
-
-
-@pytest.fixture(params=["websocket", "spdy"])
-def kubectl(request: pytest.FixtureRequest, cluster: AgentCluster, tmp_path: Path) -> Kubectl:
-    """kubectl with each of its protocols."""
-    needs_kubectl()
-    websockets = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": str(request.param == "websocket").lower()}
-    return Kubectl(cluster.server, tmp_path, environment=websockets)
 
 
 async def run_shell(cluster: AgentCluster, script: str = "sleep 1000", **more: Any) -> Json:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from support.polling import wait_for
 
-from batholith.local.agent.pods.handlers import _sandbox_pid as inside
+from batholith.local.agent.pods.handlers import sandbox_pid as inside
 from batholith.local.agent.runtime import groups, mounting, nsenter, shim
 from batholith.local.agent.runtime.isolation_warnings import groups_warning
 from batholith.local.agent.runtime.rootfs import Mount, mount_plan

@@ -492,7 +492,7 @@ async def test_pod_is_deleted_while_its_image_is_pulled(
         async with stopped.agent(registries=(Registry(registry.host),)):
             await stopped.run(pod("p", image=name))
             await wait_for(reached.is_set)
-            waits = await stopped.pod("p")
+            waits = await stopped.wait_pod("p", lambda pod: "containerStatuses" in pod["status"])
             [status] = waits["status"]["containerStatuses"]
             assert status["state"]["waiting"]["reason"] == "ContainerCreating"
             await stopped.delete("p", grace=5)

@@ -30,7 +30,7 @@ LIMITS = UnpackLimits(free=0)
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RegistryServer]:
-    monkeypatch.setattr(registry, "_RETRY_DELAY", 0.0)
+    monkeypatch.setattr(registry, "RETRY_DELAY", 0.0)
     with registry_server() as running:
         yield running
 
@@ -312,7 +312,7 @@ def test_server_that_sends_too_slowly_is_given_up(
     server: RegistryServer, store: ImageStore, pulled: Pull, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = server.add("app", "1", image([Layer().file("a")]))
-    monkeypatch.setattr(registry, "_MIN_TIME", -1e9)
+    monkeypatch.setattr(registry, "MIN_TIME", -1e9)
     with pytest.raises(ImageError, match="is too slow"):
         pulled(name)
     assert is_empty(store)
@@ -354,7 +354,7 @@ def tls(tmp_path: Path) -> ssl.SSLContext:
 def test_untrusted_certificate_is_rejected(
     store: ImageStore, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "_RETRY_DELAY", 0.0)
+    monkeypatch.setattr(registry, "RETRY_DELAY", 0.0)
     with registry_server(tls) as server:
         name = server.add("app", "1", image([Layer().file("a")]))
         with pytest.raises(ImageError, match="CERTIFICATE_VERIFY_FAILED"):

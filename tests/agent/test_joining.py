@@ -269,6 +269,9 @@ async def test_a_revoked_node_is_refused_at_once_and_for_good(
         with pytest.raises(UnauthorizedError):
             await _user(client)
     assert (await first.server.request("GET", "/api/v1/nodes/second")).status == 404
+    for token in (None, await first.token()):  # of a restart, and of whoever tries to repair it
+        with pytest.raises(JoinError, match=f"second: it was revoked .* delete {data.root}, and"):
+            await enter(data, token)
     with pytest.raises(JoinError, match="certificates of node second are revoked: choose another"):
         await join(other, await first.token())
     third = await join(other, await first.token(), "third")
@@ -301,6 +304,14 @@ async def test_a_watch_of_a_revoked_node_ends_before_the_next_event(
                     else:
                         break
     assert [b'"ADDED"' in line for line in lines] == [True]
+
+
+async def test_a_machine_that_has_joined_starts_while_the_first_one_is_off(data: DataDir) -> None:
+    network = Network(host="127.0.0.1", listener=None)
+    root = data.root.parent / "first"
+    async with embedded_server(root, network=network) as server:
+        await join(data, await FirstMachine(server, root).token())
+    assert "node second of" in await enter(data, None)
 
 
 async def test_a_server_that_cannot_be_reached_is_named_with_what_to_check(

@@ -104,7 +104,7 @@ def test_tail_does_not_depend_on_where_blocks_begin(
     if entries and entries[-1] == ("P", 0) and (len(entries) == 1 or entries[-2][0] == "F"):
         lines.append("")  # a line that has begun, without text so far
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logs, "_BLOCK_BYTES", block)
+        patch.setattr(logs, "BLOCK_BYTES", block)
         tail = asyncio.run(text(path, LogOptions(tail=count)))
     assert tail == "".join(lines[-count:] if count else [])
 

@@ -217,7 +217,7 @@ async def test_each_new_connection_of_the_node_is_reported() -> None:
 def test_programs_that_a_normal_user_does_not_search_for_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_namespace, "_SYSTEM_PROGRAMS", (str(tmp_path),))
+    monkeypatch.setattr(node_namespace, "SYSTEM_PROGRAMS", (str(tmp_path),))
     monkeypatch.setenv("PATH", "/usr/games")
     assert node_namespace.find_program("filter") is None
     (tmp_path / "filter").touch(mode=0o755)

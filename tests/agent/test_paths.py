@@ -19,7 +19,7 @@ SECRET = "tokens.json"
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How paths are resolved: by the kernel, or as before Linux 5.6."""
     if request.param == "by component":
-        monkeypatch.setattr(mounting, "_SYS_OPENAT2", 10**6)  # no kernel has that many calls
+        monkeypatch.setattr(mounting, "SYS_OPENAT2", 10**6)  # no kernel has that many calls
 
 
 @pytest.fixture

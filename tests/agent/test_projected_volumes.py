@@ -108,8 +108,8 @@ WAIT = (
 async def test_files_follow_their_sources_while_a_pod_runs(
     servers: ServerFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watches: int
 ) -> None:
-    monkeypatch.setattr(source_manager, "_MAX_WATCHES", watches)
-    monkeypatch.setattr(source_manager, "_POLL_INTERVAL", 0.05)
+    monkeypatch.setattr(source_manager, "MAX_WATCHES", watches)
+    monkeypatch.setattr(source_manager, "POLL_INTERVAL", 0.05)
     script = WAIT + (
         "shown; echo; until_shows 2222; echo 2; echo single $(cat $R/single);"
         "touch $R/m/mine 2>/dev/null || echo no; until test -f $R/p/more; do sleep 0.02; done"

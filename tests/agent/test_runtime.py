@@ -33,6 +33,23 @@ from batholith.machinery.clock import SystemClock
 pytestmark = pytest.mark.process
 
 
+def test_a_program_is_searched_in_the_path_of_its_container(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    env = {"PATH": f"{tmp_path}/absent:{first}:{second}", "CODE": "7"}
+    with pytest.raises(FileNotFoundError, match='exec: "program": No such file or directory'):
+        shim.spawn(["program"], env)
+    for directory, mode in ((first, 0o644), (second, 0o755)):
+        directory.mkdir()
+        (directory / "program").write_text("#!/bin/sh\nexit $(($CODE + $1))\n")
+        (directory / "program").chmod(mode)
+    for program in ("program", f"{second}/program"):
+        child = shim.spawn([program, "2"], env)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    for program in (f"{first}/program", "program"):
+        with pytest.raises(PermissionError, match=f'exec: "{program}": Permission denied'):
+            shim.spawn([program], {"PATH": str(first)})
+
+
 def alive(text: str) -> list[int]:
     """Return the processes with *text* in their command line."""
     found = []

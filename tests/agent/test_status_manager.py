@@ -22,7 +22,7 @@ from batholith.model.names import PODS
 
 @pytest.fixture(autouse=True)
 def short_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_manager, "_INITIAL_BACKOFF", 0.01)
+    monkeypatch.setattr(status_manager, "INITIAL_BACKOFF", 0.01)
 
 
 @asynccontextmanager
@@ -55,6 +55,22 @@ async def test_status_is_written_after_a_conflict() -> None:
             await manager.wait_written()
             assert phase(api) == "Running"
             assert len(written) == 3, "it was read again each time"
+
+
+async def test_the_set_up_of_a_pod_is_written_alone_only_if_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for delay in (3600.0, 0.01):
+        monkeypatch.setattr(status_manager, "_SETUP_DELAY", delay)
+        async with ControllerApi() as api:
+            pod = decode_pod(api.put(PODS, "p"))
+            async with running_manager(api, pod) as (manager, written):
+                manager.mark_set_up()
+                if delay == 3600.0:
+                    manager.mark_dirty(promptly=True)
+                await wait_for(lambda: phase(api) == "Running")
+                await manager.wait_written()
+                assert len(written) == 1
 
 
 async def test_forbidden_status_is_written_once_permitted() -> None:

@@ -4,15 +4,18 @@ import os
 import stat
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.agent import container, decode_pod, manifest
 
 from batholith.local.agent.runtime.rootfs import Mount
+from batholith.local.agent.state.core_types import PersistentVolume
 from batholith.local.agent.state.environment import (
     ClaimVolume,
     ContainerConfigError,
@@ -26,6 +29,7 @@ from batholith.local.agent.volumes.host_dirs import (
     resolve,
     working_directory,
 )
+from batholith.local.agent.volumes.pvc_dirs import claim_volume
 from batholith.local.agent.volumes.volumes import (
     MountedVolume,
     VolumeError,
@@ -58,12 +62,15 @@ def set_up(
 
 
 def mounted(
-    base: Path, *volumes: dict[str, Any], host_dirs: tuple[HostDir, ...] = ()
+    base: Path,
+    *volumes: dict[str, Any],
+    host_dirs: tuple[HostDir, ...] = (),
+    sources: ResolvedSources = SOURCES,
 ) -> Mapping[str, MountedVolume]:
     paths = VolumePaths(pod_dir=base / "pod", pvc_root=base / "claims", host_dirs=host_dirs)
     pod = decode_pod(manifest(volumes=[{"name": f"v{i}", **v} for i, v in enumerate(volumes)]))
     return set_up_volumes(
-        pod, paths=paths, sources=SOURCES, info=PodRuntimeInfo(pod_ip="127.64.0.1")
+        pod, paths=paths, sources=sources, info=PodRuntimeInfo(pod_ip="127.64.0.1")
     )
 
 
@@ -158,6 +165,21 @@ def test_a_host_path_must_be_permitted(tmp_path: Path) -> None:
             host_path(path)
     with pytest.raises(VolumeError, match="No such file"):
         host_path("open/none")
+
+
+def test_the_type_of_a_volumes_host_path_is_checked(tmp_path: Path) -> None:
+    spec = {"hostPath": {"path": str(tmp_path / "new"), "type": "DirectoryOrCreate"}}
+    volume = msgspec.convert({"metadata": {"name": "v"}, "spec": spec}, PersistentVolume)
+    bound = claim_volume("u", volume, has_dirs=True)
+    assert (bound.host_path, bound.host_path_type) == (str(tmp_path / "new"), "DirectoryOrCreate")
+    sources = replace(SOURCES, claims={"c": bound})
+    claim = {"persistentVolumeClaim": {"claimName": "c"}}
+    mounted(tmp_path, claim, host_dirs=(HostDir(str(tmp_path)),), sources=sources)
+    assert (tmp_path / "new").is_dir()
+    bound = replace(bound, host_path_type="File")
+    sources = replace(SOURCES, claims={"c": bound})
+    with pytest.raises(VolumeError, match="type check failed"):
+        mounted(tmp_path, claim, host_dirs=(HostDir(str(tmp_path)),), sources=sources)
 
 
 def test_a_host_path_is_created_and_checked_by_its_type(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from support.polling import wait_until_true
 from support.rest import JOB, PATH, RestClient, cluster, rest_at, running_api, sqlite
 
 from batholith.api.http import idempotency
-from batholith.api.routes.dependencies import _operation_id
+from batholith.api.routes.dependencies import operation_id
 from batholith.api.serving.app import ROUTERS
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ConnectionLostError
@@ -41,7 +41,7 @@ async def created(rest: RestClient) -> int:
 
 
 def _uses_operation(dependant: Dependant) -> bool:
-    return dependant.call is _operation_id or any(map(_uses_operation, dependant.dependencies))
+    return dependant.call is operation_id or any(map(_uses_operation, dependant.dependencies))
 
 
 def test_every_post_has_an_operation() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batholith.api.jobs.events import Event, _Subjects
+from batholith.api.jobs.events import Event, EventSubjects
 from batholith.model.meta import ObjectReference
 
 SINCE = "2026-01-01T00:00:00Z"
@@ -13,13 +13,13 @@ def event(name: str, kind: str = "Pod", at: str = SINCE) -> Event:
 
 
 def test_a_job_of_many_pods_does_not_list_their_names() -> None:
-    subjects = _Subjects(since=SINCE, uids={"u"}, replicas={"train-w": 2**31 - 1})
+    subjects = EventSubjects(since=SINCE, uids={"u"}, replicas={"train-w": 2**31 - 1})
     assert subjects.selectors == [""]
     assert subjects.selects(event("train-w-2147483646"))
 
 
 def test_a_small_job_selects_the_events_of_each_object() -> None:
-    subjects = _Subjects(since=SINCE, uids={"u"}, pods={"train-w-0"}, replicas={"train-w": 2})
+    subjects = EventSubjects(since=SINCE, uids={"u"}, pods={"train-w-0"}, replicas={"train-w": 2})
     named = "involvedObject.kind=Pod,involvedObject.name=train-w-"
     assert subjects.selectors == ["involvedObject.uid=u", f"{named}0", f"{named}1"]
 
@@ -37,6 +37,6 @@ def test_a_small_job_selects_the_events_of_each_object() -> None:
     ],
 )
 def test_events_of_other_objects_are_not_selected(other: Event) -> None:
-    subjects = _Subjects(since=SINCE, replicas={"train-w": 2})
+    subjects = EventSubjects(since=SINCE, replicas={"train-w": 2})
     assert subjects.selects(event("train-w-1"))
     assert not subjects.selects(other)

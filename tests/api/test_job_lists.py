@@ -207,7 +207,7 @@ async def test_kinds_that_the_cluster_lacks_are_not_found_until_they_are_install
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("batholith.api.caches.INTERVAL", 0.05)
-    monkeypatch.setattr(served, "_RETRY_INTERVAL", 0.05)
+    monkeypatch.setattr(served, "RETRY_INTERVAL", 0.05)
     async with jobs_api(EmbeddedServerFactory(), tmp_path, crds=CRDS) as api:
         for path in ("pytorchjobs", f"{N}/pytorchjobs", f"{N}/pytorchjobs/train"):
             problem = await api.refusal("GET", path)

@@ -18,7 +18,7 @@ from batholith.api.jobs.waits import WaitView, described_podgroup, explain_wait
 from batholith.model.job import JobPhase
 from batholith.model.podgroup import PodGroup
 from batholith.model.queue import Queue
-from batholith.scheduler.framework.explanations import Explanation as WrittenExplanation
+from batholith.scheduler.framework.explanations import GangExplanation
 from batholith.scheduler.state.gangs.diagnosis import (
     BudgetUse,
     Diagnosis,
@@ -263,7 +263,7 @@ def test_explanations_of_the_scheduler_are_decoded() -> None:
     start = StartEstimate(
         1_800_000_000.0, 1_800_000_600.0, StartBasis.LIMITS, expected=1_800_000_300.0
     )
-    written = WrittenExplanation(
+    written = GangExplanation(
         diagnosis, error, "2 pods", "default", 4, 3, 1, position=2, waiting=9, start=start
     ).encode()
     found = decode_explanation(written)

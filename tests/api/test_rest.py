@@ -38,14 +38,10 @@ async def test_an_action_creates_a_command_for_the_job(
     assert command.metadata.name.startswith(f"train-{command_action.lower()}-")
 
 
-@pytest.mark.parametrize("earlier_version", [False, True])
-async def test_the_outcome_is_what_the_jobs_status_shows(
-    rest: RestClient, earlier_version: bool
-) -> None:
-    """An earlier version of the controller names the Command in the message alone."""
+async def test_the_outcome_is_what_the_jobs_status_shows(rest: RestClient) -> None:
     body = await rest.command("suspend")
     [command] = await rest.commands()
-    await rest.complete_command(command, phase="Aborting", earlier_version=earlier_version)
+    await rest.complete_command(command, phase="Aborting")
     outcome = await rest.wait_outcome(body["id"])
     assert (outcome["state"], outcome["detail"]) == ("Executed", "the job entered Aborting")
     assert outcome["finished_at"] is not None

@@ -69,8 +69,8 @@ async def test_a_store_of_a_newer_version_ends_the_process_with_one_line(
     access: Path, tmp_path: Path
 ) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "api.db")) as database, database:
-        database.execute("CREATE TABLE schema_version (only INTEGER PRIMARY KEY, version INTEGER)")
-        database.execute("INSERT INTO schema_version VALUES (1, 99)")
+        database.execute("CREATE TABLE alembic_version (version_num TEXT PRIMARY KEY)")
+        database.execute("INSERT INTO alembic_version VALUES ('0099')")
     store = f"--store=sqlite:///{tmp_path / 'api.db'}"
     arguments = ("api", "--listen-address=127.0.0.1:0", f"--kubeconfig={access}", store)
     async with component(*arguments) as process:

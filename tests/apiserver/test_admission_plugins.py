@@ -1,12 +1,9 @@
 """What the built-in admission plugins set and reject, on both servers."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-from support.api_servers import ServerFactory, merge_patch
+from support.api_servers import merge_patch
 from support.embedded_apiserver import MERGE, PODS, RawResponse, Server, pod
 from support.polling import wait_until_equal
 
@@ -21,12 +18,6 @@ Json = dict[str, Any]
 CLAIMS = PERSISTENTVOLUMECLAIMS.path("default")
 ACCOUNTS = SERVICEACCOUNTS.path("default")
 IS_DEFAULT = "storageclass.kubernetes.io/is-default-class"
-
-
-@pytest.fixture
-async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
-    async with servers.start(tmp_path) as started:
-        yield started
 
 
 def claim(name: str, **spec: Any) -> Json:

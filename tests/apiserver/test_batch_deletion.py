@@ -4,12 +4,10 @@ No controller runs here, so that the finalizer stays until the test removes it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-from support.api_servers import ServerFactory, add_namespace, merge_patch
+from support.api_servers import add_namespace, merge_patch
 from support.batch_writes import POD, Write, cron, job
 from support.embedded_apiserver import (
     PODS,
@@ -32,12 +30,6 @@ KEEPS_PODS = (
     "propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this "
     "warning"
 )
-
-
-@pytest.fixture
-async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
-    async with servers.start(tmp_path) as started:
-        yield started
 
 
 def owner_of(resource: Any, obj: Json) -> Json:

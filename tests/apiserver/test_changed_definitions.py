@@ -1,11 +1,9 @@
 """A changed definition of a custom kind counts for the objects that were stored before."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-from support.api_servers import ServerFactory, add_namespace
+from support.api_servers import add_namespace
 from support.embedded_apiserver import DEFINITIONS, FOOS, MERGE, Server, definition, embedded_server
 from support.polling import wait_until_true
 
@@ -13,12 +11,6 @@ from batholith.model.names import NAMESPACES
 
 Json = dict[str, Any]
 STRING = {"type": "string"}
-
-
-@pytest.fixture
-async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
-    async with servers.start(tmp_path) as running:
-        yield running
 
 
 def with_fields(**fields: Json) -> Json:

@@ -26,11 +26,7 @@ EXPECTED_DIFFERENCES = {
     "patches_of_all_types": {
         "'/data/none', 'value'": "a JSON patch cannot replace a missing value",
     },
-    "invalid_pods": {
-        "'imagePullSecrets': [{'name': ''}]": "invalid names without effect are accepted",
-    },
     "other_kinds": {
-        ".metadata.finalizers is missing: ['kubernetes.io/pvc-protection']": "directories",
         f".spec.storageClassName is too much: {DIR_STORAGE_CLASS}": "it has a default class",
     },
 }

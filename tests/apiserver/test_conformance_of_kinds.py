@@ -14,13 +14,18 @@ from support.api_servers import RealServerFactory
 from support.conversations import Conversation, RecordedConversation, assert_same_responses
 from support.embedded_apiserver import MERGE
 
+from batholith.model.names import TEMPLATE_GENERATION
+
 Json = dict[str, Any]
 
 EXPECTED_DIFFERENCES: dict[str, dict[str, str]] = {
     "certificate_requests": {"warning ": "there are no signers"},
     "flow_schemas": {"warning ": "there are no queues"},
     "priority_levels": {"warning ": "likewise"},
-    "workloads": {".metadata.annotations": "the generation of an API that was removed"},
+    "daemon_sets": {
+        f"'{TEMPLATE_GENERATION}': 'odd'": "an error of validation instead of decoding",
+        f"'{TEMPLATE_GENERATION}': ''": "likewise",
+    },
     "runtime_classes": {"warning ": "the handler has no effect"},
     "found_by_random_requests": {"warning ": "nodes have no drivers"},
     "endpoints": {"warning ": "there is no deprecation warning"},
@@ -188,6 +193,9 @@ async def flow_schemas(send: RecordedConversation) -> None:
         await send("POST", path, {"metadata": {"name": "b"}, "spec": {**spec, "rules": rules}})
     conditions = [{"type": "A", "status": "True"}, {"type": "A", "status": "True"}, {"type": ""}]
     await send("PATCH", f"{path}/a/status", {"status": {"conditions": conditions}}, MERGE)
+    for name in ("exempt", "catch-all", "probes"):
+        change = {"spec": {"matchingPrecedence": 3}}
+        await send("PATCH", f"{path}/{name}?dryRun=All", change, MERGE)
 
 
 @register_conversation
@@ -223,6 +231,11 @@ async def priority_levels(send: RecordedConversation) -> None:
         level = {"limitResponse": {"type": "Queue", "queuing": numbers}}
         spec = {"type": "Limited", "limited": level}
         await send("POST", path, {"metadata": {"name": "m"}, "spec": spec})
+
+    for name in ("exempt", "catch-all", "system"):
+        for key in ("exempt", "limited"):
+            change = {"spec": {key: {"lendablePercent": 3}}}
+            await send("PATCH", f"{path}/{name}?dryRun=All", change, MERGE)
 
 
 @register_conversation
@@ -281,6 +294,28 @@ async def workloads(send: RecordedConversation) -> None:
             await send("POST", f"{path}?dryRun=All", body)
     await send("POST", "/apis/apps/v1/namespaces/default/statefulsets?dryRun=All",
                {"metadata": {"name": "a.b"}, "spec": base})  # fmt: skip
+
+
+@register_conversation
+async def daemon_sets(send: RecordedConversation) -> None:
+    path = "/apis/apps/v1/namespaces/default/daemonsets"
+    template: Json = {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
+    spec: Json = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
+    for name, value in (("a", "9"), ("b", "-3"), ("c", "odd")):
+        metadata = {"name": name, "annotations": {TEMPLATE_GENERATION: value}}
+        await send("POST", path, {"metadata": metadata, "spec": spec})
+    for value in ("77", "", None):
+        change: Json = {"metadata": {"annotations": {TEMPLATE_GENERATION: value, "own": "x"}}}
+        await send("PATCH", f"{path}/a", change, MERGE)
+        change = {"spec": {"template": {"metadata": {"annotations": {"value": str(value)}}}}}
+        await send("PATCH", f"{path}/a", change, MERGE)
+    await send("PATCH", f"{path}/a", {"metadata": {"annotations": None}}, MERGE)
+    await send("PATCH", f"{path}/a", {"spec": {"minReadySeconds": 3}}, MERGE)
+    await send("PATCH", f"{path}/a/status", {"status": {"numberReady": 1}}, MERGE)
+    await send("GET", f"{path}/a")
 
 
 @register_conversation

@@ -19,24 +19,16 @@ _ADDRESSES = {
 EXPECTED_DIFFERENCES: dict[str, dict[str, str]] = {
     "inline_volumes": _UNUSED,
     "statuses_of_attachments": _UNUSED,
-    "volumes": {
-        "finalizers": "volumes and classes are not protected",
-        "warning": "recycling is not deprecated",
-    },
+    "volumes": {"warning": "recycling is not deprecated"},
     "statuses_of_ingresses": _UNUSED,
     "statuses_of_services": _ADDRESSES,
-    "attribute_classes": {
-        **_UNUSED,
-        "finalizers": "volumes and classes are not protected",
-        ".deletion": "so the class is deleted at once",
-    },
+    "attribute_classes": _UNUSED,
     "drivers": {**_UNUSED, ".generation": "there are no drivers"},
     "names": {
         "warning": "Endpoints are not deprecated",
         "is about": "the suffix is random",
         ".metadata.name": "likewise",
         ".spec.clusterIP": "the range of Services is another",
-        "finalizers": "volumes and classes are not protected",
     },
 }
 CONVERSATIONS: dict[str, Conversation] = {}

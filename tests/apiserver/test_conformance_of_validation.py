@@ -11,7 +11,14 @@ from support.embedded_apiserver import MERGE, RawResponse, Server, embedded_serv
 from support.polling import wait_until_true
 
 from batholith.model import crds
-from batholith.model.names import API_SERVICES, CRDS
+from batholith.model.names import (
+    API_SERVICES,
+    CRDS,
+    PERSISTENTVOLUMECLAIMS,
+    PODS,
+    SECRETS,
+    STATEFULSETS,
+)
 
 Json = dict[str, Any]
 
@@ -20,6 +27,7 @@ EXPECTED_DIFFERENCES: dict[str, dict[str, str]] = {
     "ingress_classes": {"warning ": "there is no HTTP proxy"},
     "ingresses": {"warning ": "likewise"},
     "storage_capacities": {"warning ": "there are no drivers"},
+    "stateful_set_volumes": {"volumeDevices has no effect": "there are no block devices"},
     "volume_attachments": {"warning ": "likewise"},
 }
 CONVERSATIONS: dict[str, Conversation] = {}
@@ -60,6 +68,99 @@ async def api_services(send: RecordedConversation) -> None:
         body = {"metadata": {"name": name}, "spec": {**priorities, **named, **spec}}
         await send("POST", path, body)
     await send("POST", path, {"metadata": {"name": "v1.a.b"}})
+    spec = {**priorities, "group": "a.b", "version": "v1"}
+    await send("POST", path, {"metadata": {"name": "x", "generateName": "g-"}, "spec": spec})
+
+
+_STORAGE = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+_INVALID_CLAIM_SPECS: tuple[Json, ...] = (
+    {},
+    _STORAGE | {"accessModes": ["Unknown"]},
+    _STORAGE | {"accessModes": ["ReadWriteOncePod", "ReadWriteOnce"]},
+    _STORAGE | {"volumeMode": "Unknown"},
+    _STORAGE | {"storageClassName": "A_"},
+)
+
+
+@register_conversation
+async def stateful_set_volumes(send: RecordedConversation) -> None:
+    claim = {"metadata": {"name": "data"}, "spec": _STORAGE}
+    data, unknown = ({"name": name, "mountPath": "/d"} for name in ("data", "unknown"))
+    device = {"name": "data", "devicePath": "/dev/d"}
+    directory = {"name": "data", "emptyDir": {}}
+    invalid = {"name": "Data_", "emptyDir": {}}
+    rows: tuple[tuple[Json, list[Json], list[Json]], ...] = (
+        ({"volumeMounts": [data]}, [], [claim]),
+        ({"volumeMounts": [data]}, [directory], [claim]),
+        ({"volumeMounts": [data, unknown]}, [], [claim]),
+        ({"volumeMounts": [data]}, [], []),
+        ({"volumeDevices": [device]}, [], [claim]),
+        ({"volumeDevices": [device]}, [directory], [claim]),
+        ({"volumeDevices": [device]}, [directory], []),
+        ({"volumeDevices": [{}]}, [], [claim]),
+        ({"volumeDevices": [device, device]}, [], [claim]),
+        ({"volumeDevices": [{**device, "devicePath": "../d"}]}, [], [claim]),
+        ({"volumeMounts": [data], "volumeDevices": [device]}, [], [claim]),
+        ({"volumeMounts": [data], "volumeDevices": [{**device, "devicePath": "/d"}]}, [], [claim]),
+        ({}, [invalid], [claim]),
+        ({}, [directory, invalid], [claim]),
+        ({}, [], [claim, claim]),
+        ({}, [], [{**claim, "metadata": {"name": "Data_"}}]),
+        ({}, [], [{"spec": _STORAGE}]),
+        *(({}, [], [{**claim, "spec": spec}]) for spec in _INVALID_CLAIM_SPECS),
+    )
+    path = f"{STATEFULSETS.path('default')}?dryRun=All"
+    labels = {"app": "db"}
+    for fields, volumes, claims in rows:
+        container = {"name": "c", "image": "i", **fields}
+        pod_spec = {"containers": [container], "volumes": volumes}
+        template = {"metadata": {"labels": labels}, "spec": pod_spec}
+        spec = {"selector": {"matchLabels": labels}, "serviceName": "db", "template": template}
+        body = {"metadata": {"name": "db"}, "spec": {**spec, "volumeClaimTemplates": claims}}
+        await send("POST", path, body)
+
+
+@register_conversation
+async def invalid_claims(send: RecordedConversation) -> None:
+    for spec in _INVALID_CLAIM_SPECS:
+        body = {"metadata": {"name": "c"}, "spec": spec}
+        await send("POST", f"{PERSISTENTVOLUMECLAIMS.path('default')}?dryRun=All", body)
+        volume = {"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": spec}}}
+        pod_spec = {"containers": [{"name": "c", "image": "i"}], "volumes": [volume]}
+        pod = {"metadata": {"name": "p"}, "spec": pod_spec}
+        await send("POST", f"{PODS.path('default')}?dryRun=All", pod)
+
+
+@register_conversation
+async def secrets_in_lines(send: RecordedConversation) -> None:
+    for text in ("YWJj\nZGVm\n", "YWJjZGVm\r\n", "\n", "YWI", "YWJj YWJj"):
+        body = {"metadata": {"name": "s"}, "data": {"a": text}}
+        await send("POST", f"{SECRETS.path('default')}?dryRun=All", body)
+
+
+@register_conversation
+async def schemas_of_int_or_string(send: RecordedConversation) -> None:
+    either, free = "x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"
+    embedded = "x-kubernetes-embedded-resource"
+    for node in (
+        {"type": "string", "pattern": "^a$", either: True},
+        {"type": "integer", either: True},
+        {either: True, free: True},
+        {either: True, embedded: True, free: True},
+        {embedded: True, free: True},
+        {embedded: True, free: True, "type": "string"},
+    ):
+        schema = {"type": "object", "properties": {"a": node}}
+        version = {"name": "v1", "served": True, "storage": True}
+        names = {"plural": "as", "singular": "a", "kind": "A", "listKind": "AList"}
+        spec = {
+            "group": "a.b",
+            "scope": "Namespaced",
+            "names": names,
+            "versions": [{**version, "schema": {"openAPIV3Schema": schema}}],
+        }
+        body = {"metadata": {"name": "as.a.b"}, "spec": spec}
+        await send("POST", f"{CRDS.path()}?dryRun=All", body)
 
 
 @register_conversation
@@ -71,6 +172,8 @@ async def pod_level_resources(send: RecordedConversation) -> None:
         ({"requests": {"cpu": "1"}}, ({"requests": {"cpu": "600m"}}, {"requests": {"cpu": "1"}})),
         ({"limits": {"cpu": "1"}}, ({"limits": {"cpu": "2"}},)),
         ({"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}, ({},)),
+        ({"requests": {"cpu": "1"}}, ({},)),
+        ({"limits": {"cpu": "1", "memory": "1Gi"}}, ({"requests": {"cpu": "100m"}},)),
         ({"requests": {"ephemeral-storage": "1Gi"}}, ({},)),
         ({"limits": {"ex.io/gpu": "1"}}, ({},)),
         ({"limits": {"foo": "1"}}, ({},)),
@@ -97,6 +200,16 @@ async def pod_level_resources(send: RecordedConversation) -> None:
 
 _BINDINGS = ("clusterrolebindings", "namespaces/default/rolebindings")
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+@register_conversation
+async def grpc_probes(send: RecordedConversation) -> None:
+    path = "/api/v1/namespaces/default/pods?dryRun=All"
+    for service in ({}, {"service": None}, {"service": ""}, {"service": "s"}):
+        probe = {"grpc": {"port": 5000, **service}}
+        container = {"name": "c", "image": "i", "livenessProbe": probe, "readinessProbe": probe}
+        spec = {"containers": [container], "automountServiceAccountToken": False}
+        await send("POST", path, {"metadata": {"name": "p"}, "spec": spec})
 
 
 @register_conversation

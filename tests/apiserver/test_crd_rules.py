@@ -112,6 +112,30 @@ CASES: dict[str, tuple[Json, list[Json]]] = {
         ),
         [{"n": 0}],
     ),
+    "formats": (
+        crd(
+            rule(
+                "!format.named(self.kind).value()\n    .validate(self.text).hasValue()",
+                message="does not fit",
+                messageExpression=(
+                    "format.named(self.kind).value().validate(self.text).value()[0]"
+                ),
+            ),
+            rule("format.named(self.kind).orValue(format.byte()).validate('').orValue([]) == []"),
+            kind=BOUNDED, text=BOUNDED,
+        ),
+        [
+            {"kind": kind, "text": text}
+            for kind, text in (
+                ("dns1123Label", "A"), ("dns1123Label", "a" * 64), ("dns1123Subdomain", "a..b"),
+                ("dns1035Label", "1a"), ("qualifiedName", "a/b/c"), ("labelValue", "-"),
+                ("dns1123LabelPrefix", "a-"), ("dns1123SubdomainPrefix", "a.-"),
+                ("dns1035LabelPrefix", "b--"), ("uri", "a b"), ("uri", "/a"), ("uri", ""),
+                ("uuid", "0"), ("byte", "%"), ("byte", "YQ=="), ("date", "2026-02-30"),
+                ("datetime", "2026-02-01"), ("datetime", "2026-02-01T00:00:00Z"), ("none", "a"),
+            )
+        ],
+    ),
     "items": (
         crd(tasks=listed({**nested(n=INTEGER), **OWN_RULE})),
         [{"tasks": [{"n": 1}]}, {"tasks": [{"n": 1}, {"n": 7}]}],
@@ -246,6 +270,7 @@ CASES: dict[str, tuple[Json, list[Json]]] = {
             rule("sets.contains(['a', 'b', 'c'], self.names)"),
             rule("sets.intersects(self.names, ['a'])"),
             rule("semver(self.v).isLessThan(semver('2.0.0')) && semver(self.v).minor() > 0"),
+            rule("semver(self.v, true) == semver('v01.2', true) || isSemver(self.v)"),
             names=listed(BOUNDED), v=BOUNDED,
         ),
         [{"names": ["a"], "v": "1.10.0"}, {"names": ["d"], "v": "2.0.0"}],

@@ -124,6 +124,8 @@ async def test_kubectl_explains_built_in_kinds(kubectl: Kubectl) -> None:
     assert shown.splitlines()[0].split() == ["GROUP:", "apps"]
     assert "DeploymentStrategy describes how to replace existing pods with new ones." in shown
     assert "Type of deployment. Can be" in shown
+    usage = await kubectl("explain", "pods", "--api-version=metrics.k8s.io/v1beta1")
+    assert "PodMetrics is the usage of the containers of a pod." in usage
     recursive = await kubectl("explain", "pod.spec.containers", "--recursive")
     assert "List of containers belonging to the pod." in recursive
     assert "A single application container that you want to run within a pod." in recursive

@@ -45,10 +45,16 @@ def shared(**policy: Any) -> Json:
     return device_slice({"name": "d", "allowMultipleAllocations": True, "capacity": capacity})
 
 
+def taint_rule(**taint: Any) -> Json:
+    return {"metadata": {"name": "r"}, "spec": {"taint": {"key": "broken", **taint}}}
+
+
 EXACTLY = "spec.devices.requests[0].exactly"
 DEVICE = "spec.devices[0]"
 CLAIMS, CLASSES = names.RESOURCECLAIMS, names.DEVICECLASSES
 TEMPLATES, SLICES = names.RESOURCECLAIMTEMPLATES, names.RESOURCESLICES
+RULES = names.DEVICETAINTRULES
+SELECTED = ("driver", "pool", "device")
 TAINT = {"key": "broken", "effect": "NoSchedule"}
 REJECTED: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
     (CLAIMS, claim("c", {"name": "r"}), ("spec.devices.requests[0]",)),
@@ -143,6 +149,11 @@ REJECTED: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
     ),
     (
         SLICES,
+        device_slice({"name": "d", "attributes": {"v": {"strings": ["a"]}}}),
+        (f"{DEVICE}.attributes[v]",),
+    ),
+    (
+        SLICES,
         device_slice({"name": "d", "attributes": {"v": {"version": "1"}}}),
         (f"{DEVICE}.attributes[v].version",),
     ),
@@ -172,6 +183,18 @@ REJECTED: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
         device_slice({"name": "d", "taints": [{"key": "a b", "effect": "Some"}]}),
         (f"{DEVICE}.taints[0].effect", f"{DEVICE}.taints[0].key"),
     ),
+    (
+        RULES,
+        {"metadata": {"name": "r"}, "spec": {"deviceSelector": dict.fromkeys(SELECTED, BAD)}},
+        (
+            "spec.deviceSelector.device",
+            "spec.deviceSelector.driver",
+            "spec.deviceSelector.pool",
+            "spec.taint.effect",
+            "spec.taint.key",
+        ),
+    ),
+    (RULES, taint_rule(effect="Some", value="a b"), ("spec.taint.effect", "spec.taint.value")),
     (SLICES, device_slice({"name": "d", "nodeName": "n"}), (DEVICE,)),
     (
         SLICES,
@@ -330,3 +353,68 @@ async def test_the_node_of_a_slice_does_not_change(server: Server) -> None:
         rejected = await server.request("PATCH", path(SLICES, "s"), change, content_type=MERGE)
         causes = [each["field"] for each in rejected.body["details"]["causes"]]
         assert (rejected.status, causes) == (422, [f"spec.{key}"])
+
+
+async def test_the_taint_of_a_rule_begins_when_its_effect_changes(server: Server) -> None:
+    old = "2026-01-01T00:00:00Z"
+    given = taint_rule(effect="None", timeAdded=old)
+    given["status"] = {"conditions": [CONDITION]}
+    created = await server.create(path(RULES), given)
+    assert created["spec"]["taint"]["timeAdded"] == old
+    assert created["metadata"]["generation"] == 1
+    assert not created.get("status")
+
+    async def write(**taint: Any) -> Json:
+        change = {"spec": {"taint": taint}}
+        response = await server.request("PATCH", path(RULES, "r"), change, content_type=MERGE)
+        assert response.status == 200, response.body
+        written: Json = response.body
+        return written
+
+    same_effect = await write(value="v")
+    assert same_effect["spec"]["taint"]["timeAdded"] == old
+    assert same_effect["metadata"]["generation"] == 2
+    other_time = "2026-01-02T00:00:00Z"
+    both = await write(effect="NoSchedule", timeAdded=other_time)
+    assert both["spec"]["taint"]["timeAdded"] == other_time
+    other_effect = await write(effect="NoExecute")
+    assert other_effect["spec"]["taint"]["timeAdded"] > other_time
+
+
+CONDITION = {
+    "type": "EvictionInProgress",
+    "status": "True",
+    "reason": "Tested",
+    "message": "",
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
+
+
+async def test_the_status_of_a_rule_has_at_most_eight_valid_conditions(server: Server) -> None:
+    await server.create(path(RULES), taint_rule(effect="None"))
+    status = path(RULES, "r", "status")
+    for conditions, fields in (
+        ([{**CONDITION, "reason": ""}], ["status.conditions[0].reason"]),
+        ([{**CONDITION, "type": f"t{index}"} for index in range(9)], ["status.conditions"]),
+    ):
+        change = {"status": {"conditions": conditions}}
+        rejected = await server.request("PATCH", status, change, content_type=MERGE)
+        assert rejected.status == 422, rejected.body
+        assert [each["field"] for each in rejected.body["details"]["causes"]] == fields
+    everything: Json = {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"taint": {"key": "other"}},
+        "status": {"conditions": [CONDITION]},
+    }
+    written = await server.request("PATCH", status, everything, content_type=MERGE)
+    assert written.body["status"]["conditions"] == [CONDITION]
+    assert written.body["spec"]["taint"]["key"] == "broken"
+    assert "labels" not in written.body["metadata"]
+
+
+async def test_fields_of_alpha_features_of_devices_are_not_stored(server: Server) -> None:
+    mappings = {"cpu": {"allocationMultiplier": "1"}}
+    attributes = {"a": {"string": "s", "strings": ["t"], "ints": [1]}}
+    device = {"name": "d", "attributes": attributes, "nodeAllocatableResourceMappings": mappings}
+    stored = await server.create(path(SLICES), device_slice(device))
+    assert stored["spec"]["devices"] == [{"name": "d", "attributes": {"a": {"string": "s"}}}]

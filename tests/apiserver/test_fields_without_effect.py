@@ -182,6 +182,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "volumes[*].downwardAPI": enforced(_FILES),
     "volumes[*].emptyDir.medium": warned("HugePages"),
     "volumes[*].emptyDir.sizeLimit": enforced(f"{AGENT}/pods/storage_limits.py", "1Gi"),
+    "volumes[*].ephemeral": enforced("local/workloads/ephemeral_volumes.py"),
     "volumes[*].hostPath.path": enforced(f"{AGENT}/volumes/volumes.py", "/a"),
     "volumes[*].hostPath.type": enforced(f"{AGENT}/volumes/volumes.py", "Directory"),
     "volumes[*].image": enforced(f"{AGENT}/volumes/volumes.py", {"reference": "i"}),
@@ -195,7 +196,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "volumes[*].projected.sources[*].serviceAccountToken": enforced(_FILES),
     "volumes[*].secret": enforced(_FILES),
     **{f"volumes[*].{name}": warned() for name in (
-        "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi", "ephemeral",
+        "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi",
         "fc", "flexVolume", "flocker", "gcePersistentDisk", "gitRepo", "glusterfs",
         "iscsi", "nfs", "photonPersistentDisk", "portworxVolume", "quobyte", "rbd", "scaleIO",
         "storageos", "vsphereVolume",

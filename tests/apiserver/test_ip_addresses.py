@@ -1,12 +1,9 @@
 """ServiceCIDRs, and the IPAddresses of Services: on both servers."""
 
 import uuid
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-from support.api_servers import ServerFactory
 from support.embedded_apiserver import MERGE, EmbeddedServer, Server, embedded_server
 from support.polling import wait_until_true
 
@@ -19,18 +16,6 @@ LABELS = {
     "ipaddress.kubernetes.io/ip-family": "IPv4",
     "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
 }
-
-
-@pytest.fixture
-async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
-    async with servers.start(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-async def embedded(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
-    async with embedded_server(tmp_path) as running:
-        yield running
 
 
 async def create_service(server: Server, name: str, **spec: Any) -> str:

@@ -1,14 +1,12 @@
 """Deletion: finalizers, owners, namespaces, grace periods; and what the server adds to objects."""
 
 import ssl
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 from support.aiohttp_servers import stop_server
-from support.api_servers import ServerFactory
 from support.embedded_apiserver import (
     DEFINITIONS,
     FOOS,
@@ -39,12 +37,6 @@ from batholith.machinery.testing import FakeClock
 Json = dict[str, Any]
 SECRETS = "/api/v1/namespaces/default/secrets"
 NAMESPACES_PATH = "/api/v1/namespaces"
-
-
-@pytest.fixture
-async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
-    async with servers.start(tmp_path) as running:
-        yield running
 
 
 def owned(name: str, *owners: Json, **reference: Any) -> Json:

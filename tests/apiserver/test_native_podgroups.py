@@ -1,11 +1,9 @@
 """Kubernetes' own PodGroups and Workloads, on both servers."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-import pytest
-from support.api_servers import ServerFactory, add_priority_class
+from support.api_servers import add_priority_class
 from support.embedded_apiserver import MERGE, RawResponse, Server, pod
 from support.polling import wait_until_true
 
@@ -90,12 +88,6 @@ REJECTED_WORKLOADS: tuple[tuple[Json, tuple[str, ...]], ...] = (
         ("spec.controllerRef.apiGroup", "spec.controllerRef.kind", "spec.controllerRef.name"),
     ),
 )
-
-
-@pytest.fixture
-async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
-    async with servers.start(tmp_path) as started:
-        yield started
 
 
 async def create(server: Server, resource: Resource, body: Json) -> RawResponse:

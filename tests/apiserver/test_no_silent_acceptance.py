@@ -203,6 +203,9 @@ ROWS: Mapping[str, EnforcementRow] = {
     "resource.k8s.io/v1/deviceclasses": enforced(
         f"{SCHEDULER}/state/devices/allocator.py", {"spec": {}}
     ),
+    "resource.k8s.io/v1beta2/devicetaintrules": enforced(
+        "local/workloads/device_taints.py", {"spec": {"taint": {"key": "k", "effect": "None"}}}
+    ),
     "resource.k8s.io/v1/resourceclaims": enforced(
         f"{SCHEDULER}/state/gangs/device_claims.py", {"spec": _DEVICE}
     ),
@@ -250,7 +253,7 @@ SUBRESOURCES: Mapping[str, set[str]] = {
         "certificates.k8s.io/v1/certificatesigningrequests", "networking.k8s.io/v1/ingresses",
         "networking.k8s.io/v1/servicecidrs",
         "policy/v1/poddisruptionbudgets", "storage.k8s.io/v1/volumeattachments",
-        "scheduling.k8s.io/v1alpha2/podgroups",
+        "resource.k8s.io/v1beta2/devicetaintrules", "scheduling.k8s.io/v1alpha2/podgroups",
         "admissionregistration.k8s.io/v1/validatingadmissionpolicies",
         "apiextensions.k8s.io/v1/customresourcedefinitions",
         "apiregistration.k8s.io/v1/apiservices", "resource.k8s.io/v1/resourceclaims",

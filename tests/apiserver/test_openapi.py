@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from batholith.local.apiserver.builtin.kinds import BUILT_IN
+from batholith.local.apiserver.builtin.kinds import BUILT_IN, COMPUTED
 from batholith.local.apiserver.custom.kinds import custom_kinds
 from batholith.local.apiserver.discovery import openapi
 from batholith.model import crds as own_crds
 
 OWN = [kind for crd in own_crds.load() for kind in custom_kinds(crd)]
-KINDS = [*BUILT_IN, *OWN]
+KINDS = [*BUILT_IN, *COMPUTED, *OWN]
 
 
 def document(root: str) -> dict[str, Any]:
@@ -83,6 +83,21 @@ def test_a_custom_kind_has_its_schema_with_the_common_fields() -> None:
     assert "minAvailable" in job["properties"]["spec"]["properties"]
     assert job["x-kubernetes-group-version-kind"][0]["kind"] == "Job"
     assert "sh.volcano.batch.v1alpha1.JobList" in schemas
+
+
+def test_metrics_of_nodes_and_pods_are_described_and_can_only_be_read() -> None:
+    found = document("apis/metrics.k8s.io/v1beta1")
+    package = "io.k8s.metrics.pkg.apis.metrics.v1beta1"
+    pods = found["components"]["schemas"][f"{package}.PodMetrics"]
+    assert pods["properties"].keys() == {
+        "apiVersion", "containers", "kind", "metadata", "timestamp", "window",
+    }  # fmt: skip
+    (kind,) = found["components"]["schemas"][f"{package}.NodeMetrics"][
+        "x-kubernetes-group-version-kind"
+    ]
+    assert kind == {"group": "metrics.k8s.io", "kind": "NodeMetrics", "version": "v1beta1"}
+    methods = {key for item in found["paths"].values() for key in item if key != "parameters"}
+    assert methods == {"get"}
 
 
 def test_the_index_does_not_read_descriptions(monkeypatch: pytest.MonkeyPatch) -> None:

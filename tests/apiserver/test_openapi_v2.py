@@ -1,27 +1,17 @@
 """OpenAPI v2, which describes all kinds in one document."""
 
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
-from support.api_servers import ServerFactory
 from support.embedded_apiserver import DEFINITIONS, Server, definition
 from support.polling import wait_until_true
 
-from batholith.local.apiserver.builtin.kinds import BUILT_IN
+from batholith.local.apiserver.builtin.kinds import BUILT_IN, COMPUTED
 from batholith.local.apiserver.discovery import openapi_v2
 
 Json = dict[str, Any]
 _HEAD = ("apiVersion", "kind", "metadata")
-
-
-@pytest.fixture
-async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
-    async with servers.start(tmp_path) as running:
-        yield running
 
 
 def with_schema(schema: Json) -> Json:
@@ -111,7 +101,7 @@ async def test_what_has_not_changed_is_not_sent_again(server: Server) -> None:
 
 
 def test_every_reference_can_be_resolved() -> None:
-    document = openapi_v2.document(BUILT_IN)
+    document = openapi_v2.document((*BUILT_IN, *COMPUTED))
     text = msgspec.json.encode(document).decode()
     names = set(re.findall(r'"\$ref":"([^"]+)"', text))
     assert names == {each for each in names if each.startswith("#/definitions/")}

@@ -229,7 +229,10 @@ async def test_a_claim_whose_volume_was_deleted_is_lost(tmp_path: Path) -> None:
     async with embedded_server(tmp_path) as server:
         await server.create(CLAIMS, claim())
         bound = await wait_phase(server, f"{CLAIMS}/c", "Bound")
-        await server.request("DELETE", f"{VOLUMES}/{bound['spec']['volumeName']}")
+        volume = f"{VOLUMES}/{bound['spec']['volumeName']}"
+        await server.request("DELETE", volume)
+        change = {"metadata": {"finalizers": None}}  # it protects the volume while it is bound
+        await server.request("PATCH", volume, change, content_type=MERGE)
         await wait_phase(server, f"{CLAIMS}/c", "Lost")
 
 
@@ -262,6 +265,40 @@ async def test_a_binding_interrupted_by_a_crash_is_completed(lost: str, tmp_path
         if lost == "claim":
             await wait_phase(server, f"{CLAIMS}/c", "Bound")
         await wait_phase(server, f"{VOLUMES}/v", "Bound" if lost == "claim" else "Released")
+
+
+async def _grow(server: Server, size: str) -> None:
+    spec = {"resources": {"requests": {"storage": size}}}
+    response = await server.request("PATCH", f"{CLAIMS}/c", {"spec": spec}, content_type=MERGE)
+    assert response.status == 200, response.body
+
+
+async def test_a_claim_of_the_default_class_can_grow(tmp_path: Path) -> None:
+    async with embedded_server(tmp_path) as server:
+        await server.create(CLAIMS, claim())
+        bound = await wait_phase(server, f"{CLAIMS}/c", "Bound")
+        await _grow(server, "3Gi")
+
+        async def has_grown() -> bool:
+            status = (await server.get(f"{CLAIMS}/c"))["status"]
+            return bool(status["capacity"] == {"storage": "3Gi"})
+
+        await wait_until_true(has_grown)
+        volume = await server.get(f"{VOLUMES}/{bound['spec']['volumeName']}")
+        assert volume["spec"]["capacity"] == {"storage": "3Gi"}
+
+
+async def test_a_claim_of_another_provisioner_waits_for_it_to_grow(tmp_path: Path) -> None:
+    async with embedded_server(tmp_path) as server:
+        body = {"metadata": {"name": "other"}, "provisioner": "a.b", "allowVolumeExpansion": True}
+        await server.create(STORAGECLASSES.path(), body)
+        await server.create(CLAIMS, claim(volumeName="v", storageClassName="other"))
+        await server.create(VOLUMES, volume("v", storageClassName="other"))
+        await wait_phase(server, f"{CLAIMS}/c", "Bound")
+        await _grow(server, "3Gi")
+        assert "external controller" in await wait_event_message(server, "c", "ExternalExpanding")
+        found = await server.get(f"{CLAIMS}/c")
+        assert found["status"]["capacity"] == {"storage": "1Gi"}
 
 
 @pytest.mark.parametrize(

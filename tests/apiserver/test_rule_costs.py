@@ -1,11 +1,7 @@
 """Rules in CEL that could cost too much are not accepted."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-from support.api_servers import ServerFactory
 from support.embedded_apiserver import DEFINITIONS, Server, definition
 
 from batholith.local.apiserver.custom.crds import validate_crd
@@ -14,12 +10,6 @@ from batholith.local.apiserver.custom.rule_costs import cost_errors
 Json = dict[str, Any]
 PATH = "spec.validation.openAPIV3Schema"
 QUADRATIC = "self.all(a, self.exists(b, a == b))"
-
-
-@pytest.fixture
-async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
-    async with servers.start(tmp_path) as started:
-        yield started
 
 
 def texts(rule: str, **limits: int) -> Json:

@@ -1,12 +1,10 @@
 """Objects over HTTP: create, read, change, watch, delete, and persistence."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.api_servers import ServerFactory
 from support.embedded_apiserver import (
     DEFINITIONS,
     FOOS,
@@ -30,18 +28,6 @@ from batholith.model.names import CONFIGMAPS, Resource
 
 Json = dict[str, Any]
 INITIAL = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
-
-
-@pytest.fixture
-async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
-    async with servers.start(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-async def embedded(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
-    async with embedded_server(tmp_path) as running:
-        yield running
 
 
 async def names(lines: WatchStream, count: int) -> list[tuple[str, str]]:

@@ -2,12 +2,10 @@
 
 import asyncio
 import ipaddress
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.api_servers import ServerFactory
 from support.embedded_apiserver import (
     MERGE,
     EmbeddedServer,
@@ -26,18 +24,6 @@ from batholith.model.service_network import HOST_RANGES, NODE_PORTS, PodNetwork
 Json = dict[str, Any]
 PATH = SERVICES.path("default")
 PORTS = [{"port": 80}]
-
-
-@pytest.fixture
-async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
-    async with servers.start(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-async def embedded(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
-    async with embedded_server(tmp_path) as running:
-        yield running
 
 
 async def create(server: Server, name: str, **spec: Any) -> RawResponse:

@@ -78,7 +78,7 @@ async def test_controllers_continue(
 async def test_a_controller_that_missed_a_change_enqueues_everything(
     tmp_path: Path, fail_once: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "_RESYNC_DELAY", 0.0)
+    monkeypatch.setattr(base, "RESYNC_DELAY", 0.0)
     supervision.TASK_RESTARTS.clear()
     async with embedded_server(tmp_path) as server:
         owner = await server.create(MAPS, config_map("owner"))

@@ -1,35 +1,63 @@
-"""The columns of tables of built-in kinds are those of kube-apiserver."""
+"""The columns of tables are those of kube-apiserver."""
 
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.api_servers import RealServerFactory
+from support.api_types import TABLE
 from support.embedded_apiserver import Server, embedded_server
 
 from batholith.local.apiserver.builtin.kinds import BUILT_IN
-from batholith.local.apiserver.kinds.info import KindInfo
+from batholith.model import crds, names
+from batholith.model.names import Resource
+
+Json = dict[str, Any]
+
+PLAIN = Resource("example.com", "v1", "plains", "Plain", namespaced=False)
+DEFINITION: Json = {
+    "metadata": {"name": "plains.example.com"},
+    "spec": {
+        "group": PLAIN.group,
+        "scope": "Cluster",
+        "names": {"plural": PLAIN.plural, "kind": PLAIN.kind},
+        "versions": [
+            {
+                "name": PLAIN.version,
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object"}},
+            }
+        ],
+    },
+}
+"""A custom kind that declares no columns."""
 
 pytestmark = pytest.mark.cluster
 
-TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
 
-
-async def columns(server: Server, kind: KindInfo) -> list[tuple[str, str, int]]:
-    """Name, type and priority of each column."""
-    response = await server.request("GET", kind.resource.path(), headers=TABLE)
-    assert response.status == 200, (kind.resource, response.body)
-    found = response.body["columnDefinitions"]
-    return [(each["name"], each["type"], each["priority"]) for each in found]
+async def columns(server: Server, resource: Resource) -> list[Json]:
+    response = await server.request("GET", resource.path(), headers=TABLE)
+    assert response.status == 200, (resource, response.body)
+    found: list[Json] = response.body["columnDefinitions"]
+    return found
 
 
 async def test_tables_have_the_columns_of_kube_apiserver(
     real: RealServerFactory, tmp_path: Path
 ) -> None:
-    listed = [kind for kind in BUILT_IN if "list" in kind.verbs and not kind.computed]
-    async with real.start(tmp_path) as theirs, embedded_server(tmp_path / "ours") as ours:
+    listed = [k.resource for k in BUILT_IN if "list" in k.verbs and not k.computed]
+    listed += [names.JOBS, names.COMMANDS, PLAIN]
+    async with (
+        real.start(tmp_path) as theirs,
+        embedded_server(tmp_path / "ours", crds=crds.load()) as ours,
+    ):
+        for server in (theirs, ours):
+            await server.install_crds(deepcopy(DEFINITION))
         differing = {}
-        for kind in listed:
-            wanted, got = await columns(theirs, kind), await columns(ours, kind)
+        for resource in listed:
+            wanted, got = await columns(theirs, resource), await columns(ours, resource)
             if wanted != got:
-                differing[f"{kind.resource.group}/{kind.resource.kind}"] = wanted, got
+                differing[f"{resource.group}/{resource.kind}"] = wanted, got
     assert differing == {}

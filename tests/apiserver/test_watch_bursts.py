@@ -1,21 +1,11 @@
 """Watches during a burst of changes: fewer messages, with the same changes in the same order."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
-import pytest
 from pytest import mark
-from support.api_servers import ServerFactory
 from support.embedded_apiserver import MAPS, Server
 
 from batholith.local.apiserver.verbs import reads
-
-
-@pytest.fixture
-async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
-    async with servers.start(tmp_path) as started:
-        yield started
 
 
 @mark.asyncio

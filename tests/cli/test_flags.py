@@ -158,7 +158,7 @@ def test_the_arguments_of_volcanos_chart_for_its_admission() -> None:
         served: admission.HealthFlags,
         logging_: LogFlags,
     ) -> None:
-        found.append(admission._build_options(web, rules))
+        found.append(admission.build_options(web, rules))
 
     ParsedCommand().parse(command_from_groups(run, *KLOG_FLAGS), CHART_ADMISSION)
     [options] = found

@@ -6,7 +6,7 @@ import pytest
 from support.images import Layer, image, write_layout
 from typer.testing import CliRunner, Result
 
-from batholith.cli.components import _with_images
+from batholith.cli.components import with_images
 from batholith.cli.embedded import EmbeddedCluster, Options
 from batholith.cli.main import app
 from batholith.cli.node_flags import log_flags_of, sysctl_flags_of, with_logs, with_network
@@ -122,7 +122,7 @@ def test_up_gives_its_options_of_images_to_the_agent(data: Path) -> None:
     given = " ".join(arguments)
     assert "--pods images" in given
     assert "--registry docker.io --registry docker.io=https://mirror.example" in given
-    settings = _with_images(AgentSettings(data_dir=data), "images", registries)
+    settings = with_images(AgentSettings(data_dir=data), "images", registries)
     assert settings.run_mode is RunMode.IMAGES
     assert settings.registries == (Registry("docker.io", ("https://mirror.example",)),)
 

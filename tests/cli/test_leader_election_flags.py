@@ -112,7 +112,7 @@ async def test_an_unexpected_exit_of_the_elector_ends_the_process(
     ended = list[str]()
     monkeypatch.setattr(leader_election, "exit_now", ended.append)
     recorder = EventRecorder(cast(Client, UnconnectedClient()), component="test")
-    async with leader_election._run_elector(cast(LeaderElector, FakeElector(error)), recorder):
+    async with leader_election.run_elector(cast(LeaderElector, FakeElector(error)), recorder):
         await run_ready_tasks()
         assert ended == [why]
 
@@ -127,7 +127,7 @@ async def test_a_cancelled_election_does_not_end_the_process(
     ended = list[str]()
     monkeypatch.setattr(leader_election, "exit_now", ended.append)
     recorder = EventRecorder(cast(Client, UnconnectedClient()), component="test")
-    async with leader_election._run_elector(cast(LeaderElector, Patient()), recorder):
+    async with leader_election.run_elector(cast(LeaderElector, Patient()), recorder):
         await run_ready_tasks()
     await run_ready_tasks()
     assert ended == []

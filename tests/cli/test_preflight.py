@@ -20,17 +20,17 @@ from typer.testing import CliRunner
 
 from batholith.cli.deployment_check import DEPLOYMENTS
 from batholith.cli.main import app
-from batholith.cli.preflight import _check
+from batholith.cli.preflight import run_checks
 from batholith.cli.preflight_checks import (
     VOLCANO_CONF,
     VOLCANO_CONFIGMAP,
     CheckResult,
+    DefinedKind,
     Plan,
-    _compare,
-    _Definition,
     check_version,
+    compare_definition,
 )
-from batholith.cli.preflight_image import ImageOptions, _compare_version, check_image
+from batholith.cli.preflight_image import ImageOptions, check_image, compare_version
 from batholith.kube.client.client import Client
 from batholith.kube.client.lease import format_micro_time
 from batholith.kube.errors import ConnectionLostError, ForbiddenError
@@ -51,7 +51,7 @@ async def check(server: Server, *, from_volcano: bool = False) -> dict[str, Chec
     """Results by name, without that of the image."""
     async with server.client() as client:
         plan = Plan(namespace=NAMESPACE, from_volcano=from_volcano)
-        return {each.name: each async for each in _check(client, plan, None)}
+        return {each.name: each async for each in run_checks(client, plan, None)}
 
 
 def failed(results: Mapping[str, CheckResult]) -> set[str]:
@@ -164,12 +164,12 @@ def test_old_versions_of_kubernetes_are_found(version: str, outcome: str) -> Non
     assert check_version(version).outcome == outcome
 
 
-def _definition(**changes: Any) -> _Definition:
+def _definition(**changes: Any) -> DefinedKind:
     body = crds.load()[0]
     body["status"] = {"storedVersions": ["v1alpha1"]} | changes.pop("status", {})
     body["metadata"] |= changes.pop("metadata", {})
     body["spec"] |= changes
-    return msgspec.convert(body, _Definition)
+    return msgspec.convert(body, DefinedKind)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def _definition(**changes: Any) -> _Definition:
     ],
 )
 def test_crds_that_cannot_be_replaced_are_found(changes: Json, problem: str) -> None:
-    result = _compare(_definition(**changes), crds.load()[0])
+    result = compare_definition(_definition(**changes), crds.load()[0])
     assert result.outcome == ("failed" if problem else "ok")
     assert problem in result.message
     assert ("is replaced" in result.message) == ("versions" in changes)
@@ -317,7 +317,7 @@ class LogClient:
 )
 async def test_the_version_of_the_image_is_compared(log: str | None, outcome: str) -> None:
     client = cast(Client, LogClient(None if log is None else log.encode()))
-    assert (await _compare_version(client, "p", NAMESPACE, "i")).outcome == outcome
+    assert (await compare_version(client, "p", NAMESPACE, "i")).outcome == outcome
 
 
 async def run_command(server: Server, *arguments: str) -> tuple[int, str]:
@@ -353,7 +353,7 @@ async def test_missing_permissions_are_named(tmp_path: Path) -> None:
         server.client("guest") as client,
         server.client("owner") as owner,
     ):
-        results = {each.name: each async for each in _check(client, plan, IMAGE)}
+        results = {each.name: each async for each in run_checks(client, plan, IMAGE)}
         await server.create(NAMESPACES.path(), {"metadata": {"name": NAMESPACE}})
         role = {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cluster-admin"}
         binding = {
@@ -364,7 +364,7 @@ async def test_missing_permissions_are_named(tmp_path: Path) -> None:
         await server.create(f"/apis/{RBAC}/v1/namespaces/{NAMESPACE}/rolebindings", binding)
 
         async def owned() -> bool:
-            found = {each.name: each async for each in _check(owner, plan, None)}
+            found = {each.name: each async for each in run_checks(owner, plan, None)}
             text = found["permissions"].message
             assert "create clusterroles" in text
             return "create deployments" not in text

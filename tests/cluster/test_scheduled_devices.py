@@ -21,6 +21,7 @@ from batholith.machinery.testing import FakeClock
 from batholith.model import crds
 from batholith.model.names import (
     DEVICECLASSES,
+    DEVICETAINTRULES,
     PODGROUPS,
     PODS,
     QUEUES,
@@ -122,6 +123,29 @@ async def wait_bound(server: Server, *names: str) -> list[str]:
 
     await wait_until_true(are_bound)
     return nodes
+
+
+async def test_devices_that_a_rule_taints_are_not_allocated(server: Server) -> None:
+    for node in ("a", "b"):
+        await add_devices(server, node)
+    taint = {"key": "repair", "effect": "NoSchedule"}
+    spec = {"deviceSelector": {"driver": DRIVER, "pool": "a"}, "taint": taint}
+    await server.create(DEVICETAINTRULES.path(), {"metadata": {"name": "r"}, "spec": spec})
+    for name in ("c", "d"):
+        await add_claim(server, name)
+        await add_pod(server, name, name)
+    async with scheduling(server):
+        nodes: list[str] = []
+
+        async def is_one_bound() -> bool:
+            pods = [await server.get(PODS.path("default", name)) for name in ("c", "d")]
+            nodes[:] = [each["spec"].get("nodeName", "") for each in pods]
+            return any(nodes)
+
+        await wait_until_true(is_one_bound)
+        assert sorted(nodes) == ["", "b"]
+        await server.request("DELETE", DEVICETAINTRULES.path("", "r"))
+        assert sorted(await wait_bound(server, "c", "d")) == ["a", "b"]
 
 
 async def test_a_gang_is_bound_with_a_device_each(server: Server) -> None:

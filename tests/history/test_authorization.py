@@ -10,8 +10,8 @@ from batholith.api.identity.caller import AuthenticatedCaller
 from batholith.api.identity.reviewer import AccessAttributes, UserInfo
 from batholith.api.problems import ProblemError
 from batholith.api.routes.dependencies import AppState
-from batholith.api.routes.history import _allowed_kinds
-from batholith.api.routes.usage import _interval, _required
+from batholith.api.routes.history import allowed_kinds
+from batholith.api.routes.usage import required_attributes, usage_interval
 from batholith.model.names import JOBS, QUEUES
 from batholith.store.usage import UsageQuery
 
@@ -51,16 +51,16 @@ def test_usage_requires_what_would_show_its_jobs(
     query: dict[str, Any], expected: AccessAttributes | None
 ) -> None:
     found = UsageQuery(start=NOON, end=NOON, step=3600, **query)
-    assert _required(found, caller()) == expected
+    assert required_attributes(found, caller()) == expected
 
 
 def test_intervals_are_multiples_of_the_step() -> None:
     hour = timedelta(hours=1)
     noon = NOON.replace(minute=0)
-    assert _interval(None, None, 3600, NOON) == (noon - 24 * hour, noon + hour)
-    assert _interval(noon, noon + hour, 3600, NOON) == (noon, noon + hour)
+    assert usage_interval(None, None, 3600, NOON) == (noon - 24 * hour, noon + hour)
+    assert usage_interval(noon, noon + hour, 3600, NOON) == (noon, noon + hour)
     with pytest.raises(ProblemError):
-        _interval(noon, noon, 3600, NOON)
+        usage_interval(noon, noon, 3600, NOON)
 
 
 class Reviewer:
@@ -81,7 +81,7 @@ class State(msgspec.Struct):
 
 async def test_a_caller_sees_the_kinds_that_it_may_list() -> None:
     state = cast(AppState, State(Reviewer("jobs.batch", "tfjobs.kubeflow.org")))
-    assert await _allowed_kinds(state, caller(), (), "n") == ("batchjobs", "tfjobs")
-    assert await _allowed_kinds(state, caller(), ("tfjobs", "jobs"), "n") == ("tfjobs",)
+    assert await allowed_kinds(state, caller(), (), "n") == ("batchjobs", "tfjobs")
+    assert await allowed_kinds(state, caller(), ("tfjobs", "jobs"), "n") == ("tfjobs",)
     with pytest.raises(ProblemError):
-        await _allowed_kinds(state, caller(), ("jobs",), "n")
+        await allowed_kinds(state, caller(), ("jobs",), "n")

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import yaml
 from support.admission import hypernode, member
@@ -19,6 +20,8 @@ from batholith.hypernode_ctrl import operator
 from batholith.hypernode_ctrl.configuration import CONFIGMAP, KEY
 from batholith.hypernode_ctrl.controller import HyperNodeController, HyperNodeSettings
 from batholith.hypernode_ctrl.discovery import SOURCE
+from batholith.kube.client import aiohttp_session
+from batholith.kube.client.aiohttp_session import new_session
 from batholith.kube.informer.informer import Informer
 from batholith.model import crds
 from batholith.model.names import CONFIGMAPS, HYPERNODES, NODES
@@ -76,6 +79,13 @@ async def wait_discovered(server: Server, **racks: set[str]) -> None:
         return await discovered(server) == racks
 
     await wait_until_true(holds)
+
+
+async def only(server: Server) -> str:
+    """Return the name of the only HyperNode."""
+    (item,) = (await server.get(HYPERNODES.path()))["items"]
+    name: str = item["metadata"]["name"]
+    return name
 
 
 async def configure(server: Server, config: Json | None) -> None:
@@ -151,12 +161,57 @@ async def test_a_discovered_hypernode_that_a_user_changes_or_deletes_is_restored
         await configure(server, LABELS)
         async with running(server):
             await wait_discovered(server, r0={"n0"})
-            (item,) = (await server.get(HYPERNODES.path()))["items"]
-            path = HYPERNODES.path(name=item["metadata"]["name"])
+            path = HYPERNODES.path(name=await only(server))
             change = {"spec": {"members": [member("n7")]}}
             await server.request("PATCH", path, change, content_type=MERGE)
             await wait_discovered(server, r0={"n0"})
             await server.request("DELETE", path)
+            await wait_discovered(server, r0={"n0"})
+
+
+class HeldList:
+    """kopf's list of HyperNodes, which waits for :attr:`released`."""
+
+    def __init__(self) -> None:
+        self.released = asyncio.Event()
+        self.others_watched = asyncio.Event()
+        """Set when kopf has listed the other kinds, and watches them."""
+        self._unwatched = {NODES.plural, CONFIGMAPS.plural}
+
+    async def new_session(self, *args: Any, **options: Any) -> tuple[str, aiohttp.ClientSession]:
+        server, session = await new_session(*args, **options)
+        trace = aiohttp.TraceConfig()
+        trace.on_request_start.append(self._on_request)
+        trace.freeze()
+        session.trace_configs.append(trace)
+        return server, session
+
+    async def _on_request(
+        self, _: aiohttp.ClientSession, __: object, params: aiohttp.TraceRequestStartParams
+    ) -> None:
+        if "watch" in params.url.query:
+            self._unwatched.discard(params.url.name)
+            if not self._unwatched:
+                self.others_watched.set()
+        elif params.url.path == HYPERNODES.path():
+            await self.released.wait()
+
+
+async def test_a_hypernode_that_is_deleted_while_kopf_starts_is_restored(
+    servers: ServerFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldList()
+    monkeypatch.setattr(aiohttp_session, "new_session", held.new_session)
+    async with servers.start(tmp_path, crds=crds.load()) as server:
+        await add_node(server, "n0", rack="r0")
+        await configure(server, LABELS)
+        async with running(server):
+            await wait_discovered(server, r0={"n0"})
+            await wait_count(server, (await only(server)), 1)
+            await held.others_watched.wait()
+            deleted = await server.request("DELETE", HYPERNODES.path(name=await only(server)))
+            assert deleted.status == 200
+            held.released.set()
             await wait_discovered(server, r0={"n0"})
 
 

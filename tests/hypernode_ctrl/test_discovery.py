@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 import yaml
 
-from batholith.hypernode_ctrl.configuration import ConfigurationError, Discovery, parse
+from batholith.hypernode_ctrl.configuration import (
+    ConfigurationError,
+    Discovery,
+    Level,
+    TopologyType,
+    parse,
+)
 from batholith.hypernode_ctrl.decide import (
     Create,
     Delete,
@@ -42,7 +48,14 @@ networkTopologyDiscovery:
           - nodeLabel: "volcano.sh/hypernode"
           - nodeLabel: "kubernetes.io/hostname"
 """
-TYPES = {"net": ("rack", "spine")}
+
+
+def labels_of(*labels: str) -> TopologyType:
+    """A type whose tiers have the names of their labels."""
+    return TopologyType([Level(each, each) for each in labels])
+
+
+TYPES = {"net": labels_of("rack", "spine")}
 NODES = {
     f"n{index}": {"rack": f"r{index // 2}", "spine": f"s{index // 4}"} for index in range(8)
 } | {"loose": {"spine": "s0"}}
@@ -71,8 +84,8 @@ def stored(each: Discovered, **labels: str) -> HyperNode:
 def test_the_configuration_of_volcanos_guide_names_labels_from_the_outermost_to_the_nodes() -> None:
     found = parse(VOLCANO_EXAMPLE, "volcano-system")
     assert found.types == {
-        "topologyA2": ["volcano.sh/tor"],
-        "topologyA3": ["volcano.sh/hypernode", "volcano.sh/hypercluster"],
+        "topologyA2": labels_of("volcano.sh/tor"),
+        "topologyA3": labels_of("volcano.sh/hypernode", "volcano.sh/hypercluster"),
     }
     assert found.ufm is not None
     assert found.problems == ()
@@ -98,6 +111,107 @@ def test_an_invalid_configuration_is_an_error_that_names_the_field(text: str, pr
         parse(text, "ns")
 
 
+MIXED = """
+networkTopologyDiscovery:
+  - source: label
+    enabled: true
+    config:
+      networkTopologyTypes:
+        Shallow:
+          nodeSelector: {matchLabels: {model: s}}
+          levels:
+            - {nodeLabel: rack, tierName: island}
+            - nodeLabel: kubernetes.io/hostname
+        deep:
+          nodeSelector: {matchExpressions: [{key: model, operator: In, values: [d, e]}]}
+          levels:
+            - {nodeLabel: spine, tierName: island}
+            - nodeLabel: rack
+            - nodeLabel: kubernetes.io/hostname
+"""
+MIXED_NODES = {
+    f"n{index}": {"model": "ssde"[index // 2], "rack": f"r{index // 2 % 2}", "spine": "s"}
+    for index in range(8)
+}
+
+
+def mixed(nodes: dict[str, dict[str, str]]) -> list[Discovered]:
+    return discover(parse(MIXED, "ns").types, nodes, ())
+
+
+def test_types_with_a_selector_are_trees_of_their_own() -> None:
+    """Also if their nodes have the same values of the same labels."""
+    assert parse(MIXED, "ns").problems == ()
+    found = mixed(MIXED_NODES)
+    profile = "volcano.sh/network-topology-profile"
+    assert [(each.labels[profile], each.spec.tier, each.spec.tier_name) for each in found] == [
+        ("shallow", 1, "island"), ("shallow", 1, "island"),
+        ("deep", 1, "rack"), ("deep", 1, "rack"), ("deep", 2, "island"),
+    ]  # fmt: skip
+    members = [
+        [one.selector.exact_match.name for one in each.spec.members if one.selector.exact_match]
+        for each in found
+    ]
+    racks = [each.name for each in found[2:4]]
+    assert members == [["n0", "n1"], ["n2", "n3"], ["n4", "n5"], ["n6", "n7"], sorted(racks)]
+    assert len({each.name for each in found}) == 5
+
+
+def test_a_node_that_leaves_a_type_changes_no_other_type() -> None:
+    found = mixed(MIXED_NODES)
+    without = {name: each for name, each in MIXED_NODES.items() if each["model"] != "s"}
+    assert mixed(without) == found[2:]
+    moved = MIXED_NODES | {"n0": {"model": "s", "rack": "new"}}
+    assert mixed(moved)[-3:] == found[2:]
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ("{levels: 7}", "a.levels: must be of type list"),
+        ("{level: []}", "a.level: is not known"),
+        (
+            "[{nodeLabel: rack}, {nodeLabel: host, tierName: node}]",
+            r"a\[1\].tierName: the last level is",
+        ),
+        ("{nodeSelector: {labels: {}}, levels: []}", "a.nodeSelector.labels: is not known"),
+        (
+            "{nodeSelector: {matchExpressions: [{key: a, operator: Near}]}, levels: []}",
+            "a.nodeSelector: ",
+        ),
+        ("{nodeSelector: {matchLabels: {a: 1}}, levels: []}", "a.nodeSelector: "),
+    ],
+)
+def test_an_invalid_type_is_an_error_that_names_the_field(given: str, problem: str) -> None:
+    text = (
+        "networkTopologyDiscovery: [{source: label, enabled: true, config: "
+        f"{{networkTopologyTypes: {{a: {given}}}}}}}]"
+    )
+    with pytest.raises(ConfigurationError, match=problem):
+        parse(text, "ns")
+
+
+@pytest.mark.parametrize(
+    ("name", "tiers", "problem"),
+    [
+        ("a", [("rack", "t"), ("spine", "t"), ("host", "")], "tierName is listed twice"),
+        ("a", [("rack", "x" * 254), ("host", "")], "more than 253 characters"),
+        ("a", [("host", "")], "at least two entries"),
+        ("--", [("rack", ""), ("host", "")], "no letter or digit"),
+    ],
+)
+def test_a_type_with_unusable_tiers_is_reported(
+    name: str, tiers: list[tuple[str, str]], problem: str
+) -> None:
+    levels = [{"nodeLabel": label, "tierName": tier} for label, tier in tiers]
+    config = {"networkTopologyTypes": {name: {"levels": levels}}}
+    source = {"source": "label", "enabled": True, "config": config}
+    found = parse(yaml.safe_dump({"networkTopologyDiscovery": [source]}), "ns")
+    assert found.types == {}
+    (text,) = found.problems
+    assert problem in text
+
+
 @pytest.mark.parametrize(
     ("name", "labels", "problem"),
     [
@@ -113,7 +227,7 @@ def test_a_type_that_cannot_be_discovered_is_reported_and_the_others_are(
     types["good"] = [{"nodeLabel": "rack"}, {"nodeLabel": "host"}]
     source = {"source": "label", "enabled": True, "config": {"networkTopologyTypes": types}}
     found = parse(yaml.safe_dump({"networkTopologyDiscovery": [source]}), "ns")
-    assert found.types == {"good": ["rack"]}
+    assert found.types == {"good": labels_of("rack")}
     (text,) = found.problems
     assert problem in text
 

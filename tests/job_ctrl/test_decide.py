@@ -31,6 +31,7 @@ from batholith.machinery.reconcile.controller import RequeueAfter
 from batholith.machinery.reconcile.events import Event
 from batholith.model import times
 from batholith.model.command import Command
+from batholith.model.controlled_resources import COMMAND_PHASE, COMMAND_UID
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
 from batholith.model.job_podgroup import desired_spec
 from batholith.model.job_reasons import Reason
@@ -144,15 +145,18 @@ def test_a_command_that_the_status_names_is_only_deleted() -> None:
     world.send_command("RestartJob", settle=False)
     world.step()
     version = world.status.version
-    done = make_command("AbortJob", world.status.state.message.split("(uid-")[1][:-1])
+    name = world.status.controlled_resources[COMMAND_UID].removeprefix("uid-")
+    done = make_command("AbortJob", name)
     assert decide(world.job_view(), done) == [DeleteCommand()]
     assert world.status.version == version
 
 
 def test_executed_command_is_deleted_before_the_next_transition() -> None:
     """INV-VC-1: with the mark lost it would be executed again."""
-    state = JobState(phase="Aborting", reason="AbortJob", message="Command c (uid-c)")
-    seen = job_view(job(suspend=True, status=JobStatus(state=state, version=1)))
+    state = JobState(phase="Aborting", reason="AbortJob")
+    marks = {COMMAND_UID: "uid-c", COMMAND_PHASE: "Aborting"}
+    status = JobStatus(state=state, version=1, controlled_resources=marks)
+    seen = job_view(job(suspend=True, status=status))
     order = make_command("AbortJob")
     assert decide(seen, order) == [DeleteCommand()]
 

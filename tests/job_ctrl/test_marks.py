@@ -1,7 +1,5 @@
 """Executed Commands and restart targets are marks in the status, independent of its message."""
 
-import dataclasses
-
 import msgspec
 import pytest
 from support.job_simulator import JobSimulator, running_world
@@ -9,16 +7,12 @@ from support.jobs import job, job_view, make_command, pod_info, task
 
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import DeleteCommand, SetStatus
-from batholith.job_ctrl.status.restarts import RestartTarget, target_from_status
 from batholith.model.controlled_resources import (
     COMMAND_PHASE,
     COMMAND_UID,
     RESTART_TARGET,
-    ExecutedCommand,
-    executed_commands,
 )
 from batholith.model.job import JobState, JobStatus
-from batholith.model.job_actions import Target
 from batholith.model.pod import PodPhase
 
 RUNNING = JobStatus(state=JobState(phase="Running"), min_available=2)
@@ -124,49 +118,3 @@ def test_other_cause_of_a_phase_replaces_the_restart_target() -> None:
     world.step()
     assert world.status.state.phase == "Aborting"
     assert RESTART_TARGET not in world.status.controlled_resources
-
-
-# Statuses that earlier versions have written.
-
-
-def test_command_that_an_earlier_version_executed_is_only_deleted() -> None:
-    state = JobState(phase="Aborting", reason="AbortJob", message="Command c (uid-c)")
-    status = JobStatus(state=state, version=1)
-    assert list(executed_commands(status)) == [ExecutedCommand("uid-c", "Aborting")]
-    command = make_command("AbortJob")
-    assert decide(job_view(job(status=status)), command) == [DeleteCommand()]
-
-
-def test_command_of_an_earlier_version_after_a_mark_of_this_one_counts() -> None:
-    """During a rolling update, replicas of both versions may be the leader alternately."""
-    state = JobState(phase="Aborting", reason="AbortJob", message="Command b (uid-b)")
-    marks = {COMMAND_UID: "uid-a", COMMAND_PHASE: "Restarting"}
-    status = JobStatus(state=state, version=1, controlled_resources=marks)
-    found = [ExecutedCommand("uid-a", "Restarting"), ExecutedCommand("uid-b", "Aborting")]
-    assert list(executed_commands(status)) == found
-
-
-@pytest.mark.parametrize(
-    ("action", "message", "target"),
-    [
-        ("RestartTask", "task t: PodFailed of j-t-1", RestartTarget(Target.TASK, "t")),
-        ("RestartPod", "pod j-t-1: PodEvicted", RestartTarget(Target.POD, "j-t-1")),
-        ("RestartPartition", "partition t/1: x", RestartTarget(Target.PARTITION, "t/1")),
-        ("RestartJob", "task t: not a target", RestartTarget()),
-        ("", "task t: not a target", RestartTarget()),
-    ],
-)
-def test_restart_target_of_an_earlier_version_is_read_from_the_message(
-    action: str, message: str, target: RestartTarget
-) -> None:
-    state = JobState(phase="Restarting", reason=action, message=message)
-    assert target_from_status(JobStatus(state=state)) == target
-
-
-def test_mark_of_a_restart_target_is_used_and_not_the_message() -> None:
-    state = JobState(phase="Restarting", reason="RestartTask", message="task u: PodFailed")
-    status = JobStatus(state=state, controlled_resources={RESTART_TARGET: "task/t"})
-    assert target_from_status(status) == RestartTarget(Target.TASK, "t")
-    whole = dataclasses.replace(RestartTarget())
-    restart = msgspec.structs.replace(state, reason="RestartJob")
-    assert target_from_status(msgspec.structs.replace(status, state=restart)) == whole

@@ -238,16 +238,29 @@ def test_quirk_13_documented_name_of_rays_client_port_is_accepted() -> None:
     assert service.build()["spec"]["ports"][2]["port"] == 7
 
 
-def test_quirk_14_the_service_finds_a_port_that_the_container_calls_otherwise() -> None:
-    ports = [{"name": "redis", "containerPort": 6379}]
+@pytest.mark.parametrize("port", [("redis", 6379), ("gcs", 7)])
+def test_quirk_14_the_service_finds_a_port_that_the_container_calls_otherwise(
+    port: tuple[str, int],
+) -> None:
+    ports = [{"name": port[0], "containerPort": port[1]}]
     template = {"spec": {"containers": [{"name": "head", "image": "i", "ports": ports}]}}
     of = job(task("head", 1, template=template), plugins={"ray": []})
     container = mutated_pod(of, "head")["spec"]["containers"][0]
     (service,) = Registry().for_job(of).desired_objects(of)
     names = {port["name"]: port["containerPort"] for port in container["ports"]}
-    for port in service.build()["spec"]["ports"]:
-        target = port["targetPort"]
-        assert names.get(target, target) == port["port"]
+    for each in service.build()["spec"]["ports"]:
+        target = each["targetPort"]
+        assert names.get(target, target) == each["port"]
+
+
+@pytest.mark.parametrize("number", [23456, 9])
+def test_a_port_is_not_declared_again_by_its_number_or_its_name(number: int) -> None:
+    ports = [{"name": "pytorchjob-port", "containerPort": number}]
+    template = {"spec": {"containers": [{"name": "c", "image": "i", "ports": ports}]}}
+    of = job(task("master", 1, template=template), plugins={"pytorch": []})
+    pod = mutated_pod(of, "master")
+    assert pod["spec"]["containers"][0]["ports"] == ports
+    assert variables(pod)["MASTER_PORT"] == "23456"
 
 
 def test_quirk_20_the_files_of_hosts_keep_the_case_of_their_task() -> None:

@@ -5,7 +5,7 @@ import asyncio
 from support.controller_api import ControllerApi
 from support.polling import wait_for
 
-from batholith.machinery.served import ServedController, ServedResources, ServedVersion
+from batholith.machinery.served import ServedController, ServedResources
 from batholith.machinery.testing import FakeClock
 from batholith.model import crds
 from batholith.model.names import COMMANDS, CRDS, CRONJOBS, JOBS, PODGROUPS, PODS, Resource
@@ -57,7 +57,9 @@ async def test_a_controller_runs_while_its_kind_is_served() -> None:
     running: list[Recorded] = []
     async with ControllerApi() as api, api.client() as client:
         clock, ready = FakeClock(), asyncio.Event()
-        served = ServedController(lambda: Recorded(running), [CRONJOBS], client=client, clock=clock)
+        served = ServedController(
+            lambda _: Recorded(running), [(CRONJOBS,)], client=client, clock=clock
+        )
         task = asyncio.create_task(served.run(ready=ready))
         await ready.wait()
         assert running == []
@@ -79,13 +81,13 @@ async def test_of_several_versions_the_first_one_that_is_served_has_a_controller
     running: list[Recorded] = []
     created: list[Resource] = []
 
-    def create(version: Resource) -> Recorded:
-        created.append(version)
+    def create(versions: tuple[Resource, ...]) -> Recorded:
+        created.extend(versions)
         return Recorded(running)
 
     async with ControllerApi(JOBS) as api, api.client() as client:
         clock, ready = FakeClock(), asyncio.Event()
-        served = ServedVersion(create, (CRONJOBS, JOBS), client=client, clock=clock)
+        served = ServedController(create, [(CRONJOBS,), (JOBS,)], client=client, clock=clock)
         task = asyncio.create_task(served.run(ready=ready))
         await ready.wait()
         assert created == [JOBS]
@@ -103,7 +105,9 @@ async def test_a_controller_whose_kind_is_served_makes_it_ready_and_ends_with_it
     running: list[Recorded] = []
     async with ControllerApi(CRONJOBS) as api, api.client() as client:
         clock, ready = FakeClock(), asyncio.Event()
-        served = ServedController(lambda: Recorded(running), [CRONJOBS], client=client, clock=clock)
+        served = ServedController(
+            lambda _: Recorded(running), [(CRONJOBS,)], client=client, clock=clock
+        )
         task = asyncio.create_task(served.run(ready=ready))
         await ready.wait()
         assert len(running) == 1

@@ -11,10 +11,13 @@ import yaml
 
 from batholith.cli.controller_flags import parse_groupers
 from batholith.cli.flag_groups import FlagError
+from batholith.local.apiserver.authorization import bootstrap_policy
+from batholith.local.apiserver.authorization.bootstrap_policy import COMPONENTS_FILE as ROLES
 from batholith.podgroup_ctrl.build import build, gang_patch
 from batholith.podgroup_ctrl.core_types import Pod
 from batholith.podgroup_ctrl.groupers.base import Gang
 from batholith.podgroup_ctrl.groupers.registry import GROUPERS, Grouping
+from batholith.podgroup_ctrl.suspendable_kinds import KINDS
 
 Json = dict[str, Any]
 
@@ -78,7 +81,7 @@ def member(role: str) -> Pod:
 PODS = {
     "jobset": (
         pod("a", {f"{JOBSET}/jobset-name": "train", f"{JOBSET}/jobset-uid": "1-2"}),
-        "podgroup-1-2",
+        "podgroup-jobset-train",
     ),
     "leaderworkerset": (
         pod("a", {f"{LWS}/name": "serve", f"{LWS}/group-index": "2"}),
@@ -111,6 +114,21 @@ PODS = {
 }
 
 
+def test_the_controllers_of_an_embedded_cluster_may_do_what_groupers_and_suspension_need() -> None:
+    rules = json.loads((Path(bootstrap_policy.__file__).parent / "data" / ROLES).read_bytes())
+    allowed = {
+        (group, resource, verb)
+        for rule in rules["controllers"]["cluster"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    read = [(each.resource, "get") for each in GROUPERS.values() if each.resource]
+    resumed = [(each.resource, verb) for each in KINDS for verb in ("list", "watch", "patch")]
+    needed = {(resource.group, resource.plural, verb) for resource, verb in (*read, *resumed)}
+    assert needed <= allowed
+
+
 def test_each_grouper_has_an_example() -> None:
     assert PODS.keys() == GROUPERS.keys()
     table = PAGE.read_text()
@@ -128,7 +146,7 @@ def test_the_podgroup_is_named_by_the_enabled_grouper_alone(name: str) -> None:
 
 @pytest.mark.parametrize("label", ["", "UPPER", "a/b", "..", "x" * 300])
 def test_labels_that_are_no_names_do_not_name_a_podgroup(label: str) -> None:
-    found = pod("a", {f"{JOBSET}/jobset-name": "train", f"{JOBSET}/jobset-uid": label})
+    found = pod("a", {f"{JOBSET}/jobset-name": label, f"{JOBSET}/jobset-uid": "1-2"})
     assert Grouping([*GROUPERS]).name_of(found) == "podgroup-a-uid"
     found = pod("a", annotations={"batholith.io/gang": label})
     assert Grouping([*GROUPERS]).name_of(found) == "podgroup-a-uid"
@@ -219,7 +237,9 @@ def test_a_raycluster_needs_its_head_and_the_minimum_of_each_group() -> None:
     assert group["spec"]["minMember"] == 3
     assert group["spec"]["queue"] == "research"
     assert group["spec"]["minResources"]["cpu"] == "400m"
-    assert [*map(sizes, group["spec"]["subGroupPolicy"])] == [("head", 1, 1), ("small", 2, 1)]
+    policies = group["spec"]["subGroupPolicy"]
+    assert [*map(sizes, policies)] == [("head", 1, 1), ("small", 2, 1)]
+    assert all(each["matchLabelKeys"] for each in policies)
     fixed = {**cluster, "spec": cluster["spec"] | {"enableInTreeAutoscaling": False}}
     assert gang_of("ray", fixed).size == 4
     (workers,) = cluster["spec"]["workerGroupSpecs"]

@@ -40,12 +40,10 @@ class World:
         metadata = {"uid": f"{name}-uid", **meta}
         self.api.put(PODS, name, metadata=metadata, spec=self.pod_spec, status={"phase": phase})
 
-    def member(self, name: str, role: str) -> None:
-        labels = {
-            f"{LABELS}/jobset-name": "set",
-            f"{LABELS}/jobset-uid": "set-uid",
-            f"{LABELS}/replicatedjob-name": role,
-        }
+    def member(self, name: str, role: str, *, uid: str = "set-uid") -> None:
+        """A pod; without *uid* as of JobSet's controller before version 0.9."""
+        labels = {f"{LABELS}/jobset-name": "set", f"{LABELS}/replicatedjob-name": role}
+        labels |= {f"{LABELS}/jobset-uid": uid} if uid else {}
         owner = {
             "apiVersion": "batch/v1",
             "kind": "Job",
@@ -60,7 +58,7 @@ class World:
         found: str | None = meta.get("annotations", {}).get(GROUP)
         return found
 
-    def group(self, name: str = "podgroup-set-uid") -> Json | None:
+    def group(self, name: str = "podgroup-jobset-set") -> Json | None:
         found: Json | None = self.api.objects(PODGROUPS).get(f"{NAMESPACE}/{name}")
         return found
 
@@ -90,15 +88,34 @@ async def world() -> AsyncIterator[World]:
         yield World(api, client, created["spec"])
 
 
-async def test_pods_of_all_jobs_of_a_jobset_share_its_podgroup(world: World) -> None:
+@pytest.mark.parametrize("uid", ["set-uid", ""])
+async def test_pods_of_all_jobs_of_a_jobset_share_its_podgroup(world: World, uid: str) -> None:
     world.jobset(replicated("driver", 1), replicated("worker", 2))
     async with running(world.controller()):
         for name, role in (("a", "driver"), ("b", "worker"), ("c", "worker")):
-            world.member(name, role)
-        await wait_for(lambda: all(world.bound(n) == "podgroup-set-uid" for n in "abc"))
+            world.member(name, role, uid=uid)
+        await wait_for(lambda: all(world.bound(n) == "podgroup-jobset-set" for n in "abc"))
     assert world.min_member() == 3
     assert len(world.api.objects(PODGROUPS)) == 1
     assert world.recorder.events == []
+
+
+async def test_a_jobset_that_is_created_again_gets_another_podgroup(world: World) -> None:
+    def owner() -> str:
+        (found,) = (world.group() or {})["metadata"]["ownerReferences"]
+        uid: str = found["uid"]
+        return uid
+
+    world.jobset(replicated("worker", 2))
+    async with running(world.controller()):
+        world.member("a", "worker", uid="")
+        await wait_for(lambda: world.bound("a"))
+        assert owner() == "set-uid"
+        world.api.remove(PODS, "a")
+        world.jobset(replicated("worker", 3), uid="new-uid")
+        world.member("b", "worker", uid="")
+        await wait_for(lambda: world.bound("b"))
+    assert (owner(), world.min_member()) == ("new-uid", 3)
 
 
 async def test_without_the_grouper_each_job_is_a_podgroup(world: World) -> None:
@@ -132,6 +149,20 @@ async def test_a_jobset_that_is_scaled_changes_the_minimum_with_its_next_pod(wor
         world.member("b", "worker")
         await wait_for(lambda: world.bound("b"))
     assert world.min_member() == 5
+
+
+async def test_a_jobset_that_is_scaled_down_changes_the_minimum_when_its_gang_lacks_pods(
+    world: World,
+) -> None:
+    world.jobset(replicated("worker", 5))
+    async with running(world.controller()):
+        world.member("a", "worker")
+        await wait_for(lambda: world.bound("a"))
+        assert world.min_member() == 5
+        world.jobset(replicated("worker", 1))
+        # As the scheduler does.
+        world.api.put(PODGROUPS, "podgroup-jobset-set", status={"phase": "Unknown"})
+        await wait_for(lambda: world.min_member() == 1)
 
 
 async def test_pods_whose_jobset_cannot_be_read_are_alone_and_say_so(world: World) -> None:

@@ -72,8 +72,10 @@ class World:
         return bool(self.stored(name, resource)["spec"]["suspend"])
 
     def group(self, name: str = "j") -> Json | None:
-        found: Json | None = self.api.objects(PODGROUPS).get(f"{NAMESPACE}/podgroup-{name}-uid")
-        return found
+        """The PodGroup of a job, or of a JobSet."""
+        groups = self.api.objects(PODGROUPS)
+        found = (f"{NAMESPACE}/podgroup-{each}" for each in (f"{name}-uid", f"jobset-{name}"))
+        return next((groups[key] for key in found if key in groups), None)
 
     def admit(self, name: str = "j") -> None:
         """As the scheduler does."""
@@ -289,17 +291,35 @@ async def test_a_trainjob_waits_with_the_podgroup_of_its_suspended_jobset(world:
         world.job(resource=JOBSETS, uid="set", owner=old, replicatedJobs=replicated)
         # As Kubeflow's controller creates it, with the labels of the TrainJob.
         world.job(resource=JOBSETS, uid="set-uid", owner=trainjob(), replicatedJobs=replicated)
-        await world.waits("set")
-        world.admit("set")
+        await world.waits()
+        world.admit()
         await wait_for(lambda: not world.is_suspended(resource=TRAINJOBS))
         await wait_for(lambda: world.recorder.events)
-    group = world.group("set")
+    group = world.group()
     assert group is not None
     assert (group["spec"]["minMember"], group["spec"]["queue"]) == (3, "team")
     assert [each["uid"] for each in group["metadata"]["ownerReferences"]] == ["set-uid"]
     # Its own controller resumes the JobSet.
     assert world.is_suspended(resource=JOBSETS)
-    assert [*world.api.objects(PODGROUPS)] == [f"{NAMESPACE}/podgroup-set-uid"]
+    assert [*world.api.objects(PODGROUPS)] == [f"{NAMESPACE}/podgroup-jobset-j"]
+
+
+async def test_the_podgroup_of_a_deleted_jobset_does_not_admit_the_next_one(world: World) -> None:
+    world.job(resource=JOBSETS, uid="old", replicatedJobs=jobs_of_set())
+    async with running(world.controller(JOBSET)):
+        await world.waits()
+    world.admit()
+    world.job(resource=JOBSETS, uid="new", replicatedJobs=jobs_of_set(parallelism=2))
+
+    def owner() -> str:
+        group = world.group()
+        return "" if group is None else str(group["metadata"]["ownerReferences"][0]["uid"])
+
+    async with running(world.controller(JOBSET)):
+        await wait_for(lambda: owner() == "new")
+        assert world.is_suspended(resource=JOBSETS)
+        world.admit()
+        await wait_for(lambda: not world.is_suspended(resource=JOBSETS))
 
 
 def ray_cluster(workers: Json | None = None) -> Json:

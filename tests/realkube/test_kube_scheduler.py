@@ -45,7 +45,7 @@ Json = dict[str, Any]
 PODS_PER_RUN = 500
 NODE_COUNT = 24
 PODS_WITH_CLAIMS = 25
-PODS_WITH_DEVICES = 20
+PODS_WITH_DEVICES, PODS_WITH_ALTERNATIVES = 20, 6
 _PIN = "pin.example.com"
 STORAGE_SHAPE = [
     {"utilization": 0, "score": 2},
@@ -381,6 +381,35 @@ async def test_ours_scores_nodes_by_storage_as_kube_scheduler_does(
     assert preferring > 5
 
 
+async def prefer_the_same_nodes(
+    other: Truth, devices: RandomDevices, world: SchedulerWorld
+) -> None:
+    """Compare the nodes of pods whose claims have alternatives; kube-scheduler takes any of those
+    with the highest score."""
+    preferring = 0
+    for index in range(PODS_WITH_ALTERNATIVES):
+        pod = await devices.new_pod(f"alternatives-{index}", alternatives=4)
+        candidate = msgspec.convert(await other.preview(pod), Pod)
+        world.upsert(candidate)
+        matrix = world.cluster.node_matrix
+        eq_class = world.cluster.pod_classes.get(candidate)
+        possible = _possible_nodes(eq_class, matrix)
+        scores = PredicatesPlugin({}).pod_scores(eq_class, matrix, possible)
+        world.remove(candidate)
+        decided = await other.schedule(pod)
+        details = index, devices.claims_of(pod), decided["status"]
+        name = decided["spec"].get("nodeName")
+        assert (name is not None) == (len(possible) > 0), details
+        if scores is not None:
+            by_name = dict(zip((matrix.names[each] for each in possible), scores, strict=True))
+            assert by_name[name] == max(by_name.values()), (name, by_name, details)
+            preferring += 1
+        await devices.update(decided)
+        await other.delete(decided)
+        await devices.free(decided)
+    assert preferring
+
+
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 12))]
 )
@@ -389,11 +418,12 @@ async def test_ours_allocates_the_devices_that_kube_scheduler_does(
 ) -> None:
     require_realkube()
     world, rng = SchedulerWorld(), random.Random(seed)
-    async with truth(tmp_path) as other:
+    async with truth(tmp_path, {}, scores="DynamicResources") as other:
         devices = RandomDevices(rng, other.server, world)
         for stored in await other.add_nodes(devices.nodes()):
             world.upsert(msgspec.convert(stored, Node))
         await devices.create_objects()
+        await prefer_the_same_nodes(other, devices, world)
         bound: list[Json] = []
         allocated = rejected = 0
         for index in range(PODS_WITH_DEVICES if seed == 1 else 5 * PODS_WITH_DEVICES):

@@ -1,11 +1,11 @@
 """The rules that hold without webhooks: policies in CEL, on a real API server."""
 
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 from support.admission import ObjectReaderStub, admit, job, queue, task
@@ -13,6 +13,7 @@ from support.api_servers import (
     EmbeddedServerFactory,
     RealServerFactory,
     ServerFactory,
+    ServerOptions,
     merge_patch,
     real_servers,
 )
@@ -27,7 +28,7 @@ from support.webhooks import serve_webhooks
 from batholith.admission import WEBHOOKS, AdmissionSettings
 from batholith.admission.other_jobs import batch_job_webhook
 from batholith.model import crds as definitions
-from batholith.model.admission import AdmissionRequest, DeniedError, Webhook
+from batholith.model.admission import AdmissionRequest, DeniedError
 from batholith.model.names import BATCH_JOBS, JOBS, QUEUES
 
 Json = dict[str, Any]
@@ -41,15 +42,10 @@ class EmbeddedFactory(EmbeddedServerFactory):
 
     @asynccontextmanager
     async def start(
-        self,
-        directory: Path,
-        *,
-        webhooks: Sequence[Webhook] = (),
-        crds: Sequence[Json] = (),
-        node: str = "",
+        self, directory: Path, **options: Unpack[ServerOptions]
     ) -> AsyncIterator[Server]:
-        own = definitions.load()
-        async with super().start(directory, webhooks=webhooks, crds=own, node=node) as server:
+        options["crds"] = definitions.load()
+        async with super().start(directory, **options) as server:
             await server.create(JOBS.path("default"), _wrong_job())
             for each in policies():
                 await server.create(path_of(each["kind"]), each)

@@ -46,6 +46,9 @@ RULES = (
     "self.items.all(x, x.children.all(c, c.size() > 1))",
     "string(self.number) == self.text",
     "self.texts.indexOf('a') < self.texts.lastIndexOf(self.text)",
+    "self.texts.all(x, !format.dns1123Label().validate(x).hasValue())",
+    "!format.named(self.text).value().validate(self.pattern).hasValue()",
+    "self.texts.all(x, semver(x, true).major() > 1)",
     "self.when > timestamp('2020-01-01T00:00:00Z')",
 )
 OF_UPDATES = (

@@ -21,7 +21,7 @@ from batholith.scheduler import conf
 from batholith.scheduler.framework.backfilling.start_errors import LEAST
 from batholith.scheduler.framework.backfilling.start_plan import Cause
 from batholith.scheduler.framework.decision import Decision, StartDelay
-from batholith.scheduler.framework.explanations import Explanation
+from batholith.scheduler.framework.explanations import GangExplanation
 from batholith.scheduler.metrics import SchedulerMetrics
 from batholith.scheduler.plugins.placement import GangRef
 from batholith.scheduler.state.core_types import PriorityClass
@@ -84,7 +84,7 @@ def test_explanation_has_the_planned_start_and_is_written_again_if_that_changes_
     world.submit("large", 4)
     world.time = 10
 
-    def why() -> Explanation:
+    def why() -> GangExplanation:
         reports = world.decision().reports
         (found,) = (each.why for each in reports if each.key == "ns/large")
         assert found is not None
@@ -460,7 +460,7 @@ class History:
                 assert planned.start <= known or Cause.QUEUE in planned.delays
                 assert set(planned.delays) <= self.causes
                 self.bounds[name] = planned.start
-        for each in self.world.core._caches.start_plan.broken.values():
+        for each in self.world.core.caches.start_plan.broken.values():
             # It has no planned start any more, since the other queue deserves more.
             assert set(each.delays) <= self.causes
             self.bounds.pop(each.waiting.key.removeprefix("ns/"), None)

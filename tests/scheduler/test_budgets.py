@@ -212,7 +212,7 @@ def test_start_of_a_gang_that_waits_for_a_budget_is_not_planned() -> None:
     assert world.cycle() == ["g", "o"]
     world.submit("big", cpu=4, limit="1h")
     world.run()
-    plan = world.core._caches.start_plan
+    plan = world.core.caches.start_plan
     assert plan.reservations.keys() == {"ns/big"}
     world.advance(HOUR)
     world.end(["g"])

@@ -247,7 +247,7 @@ def test_sums_of_ancestors_are_exact_after_any_history(
     world.schedule()
     (plugin,) = (
         each
-        for each in world.core._framework.plugins
+        for each in world.core.framework.plugins
         if isinstance(each, HierarchicalCapacityPlugin)
     )
     plugin._stale.update(world.cluster.queues.by_name)

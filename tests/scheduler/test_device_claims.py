@@ -631,6 +631,28 @@ def test_rules_taint_devices_until_they_are_deleted() -> None:
     assert results(world.decision()) == {"d": ("a", ["a0"])}
 
 
+def test_a_pod_goes_where_an_earlier_alternative_is() -> None:
+    """Although node a would be chosen without devices: it is the emptier one."""
+    world = device_world(device_slice("a", gpu("a0")), device_slice("b", gpu("b0", "large")))
+    world.upsert(pod("other", node_name="b", phase="Running", cpu=1))
+    first = [
+        {
+            "name": model,
+            "deviceClassName": "gpu",
+            "count": 1,
+            "selectors": [
+                {"cel": {"expression": f'device.attributes["{DRIVER}"].model == "{model}"'}}
+            ],
+        }
+        for model in ("large", "small")
+    ]
+    alternatives = {"name": "r", "firstAvailable": first}
+    assert allocate_for(world, claim("c", alternatives)) == {"c": ("b", ["b0"])}
+    add(world, claim("d", alternatives))
+    world.upsert(podgroup("h", 1), using(pod("h-0", "h"), "d"))
+    assert results(world.decision())["d"] == ("a", ["a0"])
+
+
 # -- extended resources that devices provide -----------------------------------------------------
 
 CARD = "example.com/card"

@@ -1,12 +1,15 @@
 """Limits of queues on devices of claims: ``deviceclass/NAME`` in their capability."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import pytest
 from scheduler.test_device_claims import (
     add,
+    allocated,
     claim,
+    claiming,
     device_class,
     device_slice,
     gpu,
@@ -16,6 +19,7 @@ from scheduler.test_device_claims import (
 )
 from support.preemption import EvictingWorld, conf
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
+from support.scheduler_queues import queue as queue_of
 
 from batholith.scheduler.state.cache.events import ResourceClaimEvent
 from batholith.scheduler.state.devices.types import ResourceClaim
@@ -236,3 +240,110 @@ def test_a_guarantee_is_within_the_parent_alone() -> None:
     gang(world, "i", 1, queue="next")
     found = results(world.decision())
     assert sorted({name.split("-")[0] for name in found}) == ["g", "i"]
+
+
+# -- what queues deserve ---------------------------------------------------------------------------
+
+FLAT, TREE = (
+    conf(gang=False, more=f"  - name: capacity\n{flags}").replace("  - name: proportion\n", "")
+    for flags in ("", "    enableHierarchy: true\n")
+)
+
+
+def reclaiming_world(
+    text: str, running: int, *, deserved: Mapping[str, int | str], **fields: Any
+) -> EvictingWorld:
+    """A node whose devices the pods of the queue *one* have, each another one; a second queue
+    deserves the same."""
+    world = EvictingWorld(text)
+    world.upsert(node("a", cpu=80), queue_of("root"))
+    world.upsert(*(queue_of(name, deserved=deserved) for name in ("one", "two")))
+    add(world, device_class())
+    add(world, device_slice("a", *(gpu(f"gpu{index}", **fields) for index in range(running))))
+    for index in range(running):
+        name = f"one{index}"
+        world.gang(name, 1, minimum=0, nodes=("a",), queue_name="one")
+        found = allocated("a", f"gpu{index}")
+        add(world, claim(name, allocation=found, reserved_for=(f"uid-{name}-t-0",)))
+        claiming(world, f"{name}-t-0", name)
+    return world
+
+
+def wait_for_devices(world: EvictingWorld, *names: str, **asked: Any) -> None:
+    """Gangs of the queue *two* with a pod each, which has a claim."""
+    for name in names:
+        world.gang(name, 1, queue_name="two")
+        add(world, claim(f"{name}-c", request(**asked)))
+        claiming(world, f"{name}-t-0", f"{name}-c")
+
+
+def free_devices(world: EvictingWorld) -> None:
+    """Evicted pods end, and their claims are not allocated any more."""
+    ended = {each.partition("-")[0] for each in world.evicted}
+    world.finish_termination()
+    for name in ended & {each.partition("/")[2] for each in claims(world)}:
+        world.cluster.apply(ResourceClaimEvent(known(world, name), None))
+
+
+def claims(world: SchedulerWorld) -> Json:
+    return world.cluster.pod_classes.device_claims._claims
+
+
+@pytest.mark.parametrize("text", [FLAT, TREE])
+def test_a_queue_reclaims_the_devices_that_it_deserves(text: str) -> None:
+    world = reclaiming_world(text, 4, deserved={"deviceclass/gpu": 2})
+    wait_for_devices(world, "x", "y", "z")
+    for _ in range(4):
+        world.run()
+    assert len(world.evicted) == 2
+    free_devices(world)
+    allotted: set[str] = set()
+    for _ in range(4):
+        found = results(world.run())
+        store(world, found)
+        allotted |= found.keys()
+    assert len(allotted) == 2 and len(world.evicted) == 2
+
+
+def test_devices_that_no_queue_deserves_are_not_reclaimed() -> None:
+    world = reclaiming_world(FLAT, 2, deserved={"deviceclass/other": 2})
+    wait_for_devices(world, "x")
+    world.run()
+    assert world.evicted == []
+
+
+def test_a_queue_keeps_the_devices_that_it_deserves() -> None:
+    world = reclaiming_world(FLAT, 2, deserved={"deviceclass/gpu": 2})
+    wait_for_devices(world, "x")
+    world.run()
+    assert world.evicted == []
+
+
+def test_a_shared_claim_counts_once_for_what_a_queue_deserves() -> None:
+    world = reclaiming_world(FLAT, 1, deserved={"deviceclass/gpu": 1})
+    world.gang("other", 1, minimum=0, nodes=("a",), queue_name="one")
+    claiming(world, "other-t-0", "one0")
+    wait_for_devices(world, "x")
+    world.run()
+    assert world.evicted == []
+    world.upsert(queue_of("one"))
+    world.run()
+    assert sorted(world.evicted) == ["one0-t-0", "other-t-0"]
+
+
+def test_a_queue_reclaims_the_capacity_of_devices_that_it_deserves() -> None:
+    shared: Json = {"allowMultipleAllocations": True, "capacity": {"memory": {"value": "16Gi"}}}
+    name = "memory.deviceclass/gpu"
+    world = reclaiming_world(FLAT, 0, deserved={name: "8Gi"})
+    add(world, device_slice("a", gpu("gpu", **shared)))
+    for index in range(2):
+        own = f"one{index}"
+        world.gang(own, 1, minimum=0, nodes=("a",), queue_name="one")
+        share = {"shareID": str(index), "consumedCapacity": {"memory": "8Gi"}}
+        found = allocated("a", "gpu", **share)
+        asked = request(**memory("8Gi"))
+        add(world, claim(own, asked, allocation=found, reserved_for=(f"uid-{own}-t-0",)))
+        claiming(world, f"{own}-t-0", own)
+    wait_for_devices(world, "x", **memory("8Gi"))
+    world.run()
+    assert len(world.evicted) == 1

@@ -11,7 +11,7 @@ from support.examples import examples
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 
 from batholith.model.meta import ObjectMeta
-from batholith.scheduler.framework.explanations import MAX_BYTES, Explanation
+from batholith.scheduler.framework.explanations import MAX_BYTES, GangExplanation
 from batholith.scheduler.state.core_types import PriorityClass
 from batholith.scheduler.state.gangs.diagnosis import (
     Diagnosis,
@@ -52,7 +52,9 @@ def test_explanation_is_json_of_limited_length(
 ) -> None:
     error = FitError("p" * 253, "u", message, stage, nodes, shortages)
     diagnosis = Diagnosis(reason, "", {"role": error}, frozenset({"a"}), stage, shortages)
-    explanation = Explanation(diagnosis, error, message, "q" * 253, 1, 2, 3, position=4, waiting=5)
+    explanation = GangExplanation(
+        diagnosis, error, message, "q" * 253, 1, 2, 3, position=4, waiting=5
+    )
     encoded = explanation.encode()
     assert len(encoded.encode()) <= MAX_BYTES
     assert json.loads(encoded)["stage"] == stage
@@ -64,7 +66,7 @@ def test_explanation_is_json_of_limited_length(
 
 @pytest.mark.parametrize("annotation", ["", "{", "[]", "{}", '{"queue": 1}', "[" * 100_000])
 def test_annotation_that_somebody_else_wrote_is_another_one(annotation: str) -> None:
-    explanation = Explanation(Diagnosis("r", "m"), None, "m", "q", 1, 1, 0)
+    explanation = GangExplanation(Diagnosis("r", "m"), None, "m", "q", 1, 1, 0)
     assert not explanation.is_shown_by(annotation)
 
 

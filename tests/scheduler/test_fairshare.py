@@ -258,7 +258,7 @@ def test_order_stays_if_a_user_overtakes_one_of_another_queue() -> None:
     world.advance(10)
     world.end(["g"])
     world.run()
-    (plugin,) = (p for p in world.core._framework.plugins if isinstance(p, FairSharePlugin))
+    (plugin,) = (p for p in world.core.framework.plugins if isinstance(p, FairSharePlugin))
     before = plugin.order_generation
     world.advance(60)
     world.run()

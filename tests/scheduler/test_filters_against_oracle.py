@@ -75,7 +75,7 @@ class Comparison:
     def _compare_scores(self, pod: Pod, names: list[str]) -> None:
         cluster = self.world.cluster
         matrix, eq_class = cluster.node_matrix, cluster.pod_classes.eq_classes.get(pod)
-        columns = np.array([matrix.indexes_by_name[name] for name in names])
+        columns = np.array([matrix.index_of(name) for name in names])
         for only, score, applies in (
             ("podaffinity", affinity_scores, True),
             ("podtopologyspread", spread_scores, bool(eq_class.terms.soft_spread)),

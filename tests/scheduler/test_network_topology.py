@@ -1,5 +1,7 @@
 """Gangs with a constraint on the network between their pods."""
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from support.run_limits import Limits
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 from support.topologies import ALLOCATE, hard, hypernode, soft
 
-from batholith.model.hypernode import HyperNode
+from batholith.model.hypernode import Domain, HyperNode
 from batholith.model.job import NetworkTopology
 from batholith.model.podgroup import PodGroup
 from batholith.scheduler.state.core_types import Node, Pod
@@ -136,6 +138,28 @@ def test_the_highest_tier_may_be_given_by_name() -> None:
     world.upsert(*gang("g", 5, hard(name="spine")), *gang("h", 1, hard(name="row")))
     assert len(racks(world.schedule())) == 2
     assert world.fit_message("h") == "no HyperNode has a tier with the name 'row'"
+
+
+def test_a_tier_has_its_number_in_each_tree() -> None:
+    """Of two networks, one has an island of two racks, and the other one islands without racks."""
+    world = SchedulerWorld(ALLOCATE)
+    world.upsert(*(node(f"n{index}", cpu=2) for index in range(8)))
+    racks_of_a = [
+        hypernode(f"rack{i}", [f"n{2 * i}", f"n{2 * i + 1}"], called="rack") for i in range(2)
+    ]
+    island_of_a = hypernode("a", of=["rack0", "rack1"], tier=2, called="island")
+    islands_of_b = [
+        hypernode(f"b{i}", [f"n{4 + 2 * i}", f"n{5 + 2 * i}"], called="island") for i in range(2)
+    ]
+    both = hypernode("both", of=["a", "b0", "b1"], tier=3)
+    world.upsert(*racks_of_a, island_of_a, *islands_of_b, both)
+    world.upsert(*gang("large", 8, hard(name="island")))
+    assert racks(world.schedule()) == [0, 1]
+    world.upsert(*gang("small", 4, hard(name="rack")))
+    bind(world, {f"large-x-{i}": f"n{i // 2}" for i in range(8)})
+    assert world.schedule() == {}  # the islands of the other network are no racks
+    world.upsert(*gang("other", 4, hard(name="island")))
+    assert len(racks(world.schedule())) == 1
 
 
 def test_a_soft_constraint_prefers_a_low_tier_and_requires_none() -> None:
@@ -313,7 +337,7 @@ def test_the_start_of_a_gang_is_planned_in_one_domain() -> None:
     group = podgroup("g", 2, topology=hard(1))
     world.upsert(group, *(pod(f"g-x-{index}", "g", cpu=2) for index in range(2)))
     assert world.schedule() == {}
-    planned = world.core._caches.start_plan.reservations["ns/g"]
+    planned = world.core.caches.start_plan.reservations["ns/g"]
     assert planned.start == 300.0, "two nodes are free at 60, but in two racks"
 
 
@@ -408,11 +432,7 @@ class Topologies:
                 for each in members
                 if each.spec.node_name and each.status.phase in ("Pending", "Running")
             }
-            tiers = {each.tier_name: each.tier for each in domains}
-            tier = topology.highest_tier_allowed
-            if tier is None:
-                tier = tiers.get(topology.highest_tier_name, -1)
-            assert any(nodes <= each.nodes for each in domains if each.tier <= tier), (name, nodes)
+            assert any(nodes <= each.nodes for each in _widest(domains, topology)), (name, nodes)
 
 
 @MODERATE
@@ -470,14 +490,18 @@ def test_no_gang_with_a_hard_constraint_is_split_by_evictions_and_held_resources
                 _check_nodes(world, name, topology, is_chosen=name in chosen)
 
 
+def _widest(domains: Sequence[Domain], topology: NetworkTopology) -> list[Domain]:
+    """The domains of which one has all nodes of a gang."""
+    tier, name = topology.highest_tier_allowed, topology.highest_tier_name
+    if tier is None:
+        return [each for each in domains if each.tier_name == name]
+    return [each for each in domains if each.tier <= tier]
+
+
 def _check_nodes(
     world: EvictingWorld, name: str, topology: NetworkTopology, *, is_chosen: bool
 ) -> None:
     domains = world.cluster.domains.table().domains
-    tier = topology.highest_tier_allowed
-    if tier is None:
-        named = (each.tier for each in domains if each.tier_name == topology.highest_tier_name)
-        tier = max(named, default=-1)
     bound = {
         each.spec.node_name
         for key, each in world.pod_objects.items()
@@ -490,7 +514,7 @@ def _check_nodes(
     held = set()
     if reservation is not None:
         held = {names[each.node_index] for each in reservation.holds.values()}
-    allowed = [each.nodes for each in domains if each.tier <= tier]
+    allowed = [each.nodes for each in _widest(domains, topology)]
     if not world.cluster.domains.table().is_known:
         return
     assert not is_chosen or any(bound <= nodes for nodes in allowed), (name, bound)

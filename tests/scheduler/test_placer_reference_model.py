@@ -164,8 +164,8 @@ def test_init_containers_count_by_their_maximum() -> None:
 def test_dropped_equivalence_classes_and_masks_are_computed_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(equivalence, "_MAX_ENTRIES", 2)
-    monkeypatch.setattr(feasibility, "_MAX_ENTRIES", 1)
+    monkeypatch.setattr(equivalence, "MAX_ENTRIES", 2)
+    monkeypatch.setattr(feasibility, "MAX_ENTRIES", 1)
     world = SchedulerWorld()
     world.upsert(node("a", cpu=100, labels={"zone": "0"}), podgroup("g", 4))
     world.upsert(*(pod(f"g-t-{i}", "g", cpu=i + 1, selector={"zone": "0"}) for i in range(4)))

@@ -209,10 +209,3 @@ def test_queue_of_higher_priority_is_first() -> None:
     for name in ("a", "b"):
         world.upsert(podgroup(name, 1, queue=name), pod(f"{name}-0", name))
     assert set(world.schedule()) == {"b-0"}
-
-
-def test_extension_point_of_a_plugin_can_be_disabled() -> None:
-    text = "\n- plugins:\n  - {name: gang}\n  - {name: predicates, enablePredicate: false}"
-    world = SchedulerWorld('actions: "allocate"\ntiers:' + text)
-    world.upsert(node("a", cordoned=True), podgroup("g", 1), pod("g-0", "g"))
-    assert world.schedule() == {"g-0": "a"}

@@ -30,7 +30,7 @@ class Preemptor:
 
 def plugin(world: SchedulerWorld, method: str) -> Any:
     """The last plugin with a method."""
-    return [each for each in world.core._framework.plugins if hasattr(each, method)][-1]
+    return [each for each in world.core.framework.plugins if hasattr(each, method)][-1]
 
 
 def preemptor(world: SchedulerWorld, name: str) -> Preemptor:

@@ -215,8 +215,6 @@ def test_prediction_is_the_median_of_the_last_five_gangs_of_user_queue_and_patte
     assert run_time(world, "train-99") == RunTime(50.0, Basis.PREDICTION)
     for name in ("test-99", "train-98", "train-97"):
         assert run_time(world, name) == UNKNOWN
-    error = world.cluster.run_times.predictions.error_of(gang_of(world, "train-99"))
-    assert error == pytest.approx((abs(70 - 30) / 30 + abs(50 - 50) / 50) / 2)
     for number, seconds in enumerate((20, 1, 20), start=3):
         learn(world, f"train-{number}", seconds)
     assert run_time(world, "train-99") == RunTime(20.0, Basis.PREDICTION)
@@ -249,20 +247,17 @@ def test_end_is_learned_if_pods_and_podgroup_are_deleted_before_the_next_cycle()
     assert run_time(world, "g-2") == RunTime(30.0, Basis.PREDICTION)
 
 
-def test_error_is_that_of_the_prediction_at_the_start_and_unknown_before() -> None:
+def test_prediction_at_the_start_is_compared_with_the_run_time() -> None:
     world = SchedulerWorld()
     world.upsert(node("n"))
     learn(world, "g-1", 40)
-    error_of = world.cluster.run_times.predictions.error_of
     world.time = 200.0
     world.upsert(podgroup("g-2", 1), running("g-2-0", "g-2", 200))
     assert world.decision().predicted_runs == ()
-    assert error_of(gang_of(world, "g-2")) is None
     learn(world, "g-3", 60)
     world.time = 280.0
     world.upsert(pod("g-2-0", "g-2", node_name="n", phase="Succeeded"))
     assert world.decision().predicted_runs == (PredictedRun(predicted=40.0, took=80.0),)
-    assert error_of(gang_of(world, "g-2")) == pytest.approx((20 / 60 + 40 / 80) / 2)
     assert world.decision().predicted_runs == ()
 
 

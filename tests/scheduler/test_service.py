@@ -40,7 +40,7 @@ async def test_failed_event_does_not_affect_other_events(
 
     monkeypatch.setattr(SchedulerCache, "update_node", fail)
     async with running(scheduler):
-        await wait_for(lambda: caplog.messages and "q" in scheduler._scheduler_cache.queues.by_name)
+        await wait_for(lambda: caplog.messages and "q" in scheduler.cache.queues.by_name)
         assert caplog.messages == ["cannot handle event"]
 
 
@@ -52,7 +52,7 @@ async def test_failed_cycle_ends_the_scheduler(
     def fail(**_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(scheduler._cycle_runner, "run_once", fail)
+    monkeypatch.setattr(scheduler.cycle_runner, "run_once", fail)
     with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="a bug"), flatten_subgroups=True):
         await asyncio.wait_for(scheduler.run(), 60)
 
@@ -66,8 +66,8 @@ async def test_first_cycle_waits_for_past_usage_if_that_is_configured(
         scheduler = Scheduler(client, settings=SchedulerSettings(conf=conf))
         scheduler.restored = asyncio.Event()
         cycles: list[object] = []
-        run_once = scheduler._cycle_runner.run_once
-        scheduler._cycle_runner.run_once = (  # type: ignore[method-assign]
+        run_once = scheduler.cycle_runner.run_once
+        scheduler.cycle_runner.run_once = (  # type: ignore[method-assign]
             lambda **arguments: cycles.append(arguments) or run_once(**arguments)  # type: ignore[func-returns-value]
         )
         async with running(scheduler):
@@ -86,10 +86,10 @@ async def test_budget_without_the_plugin_that_evaluates_it_causes_an_event(
         recorder = FakeRecorder()
         scheduler = Scheduler(client, settings=SchedulerSettings(conf=conf), recorder=recorder)
         async with running(scheduler):
-            await wait_for(lambda: "q" in scheduler._scheduler_cache.queues.by_name)
+            await wait_for(lambda: "q" in scheduler.cache.queues.by_name)
             api.put(QUEUES, "q", metadata={"annotations": {"batholith.io/budget": "cpu=1"}})
             api.put(QUEUES, "last")
-            await wait_for(lambda: "last" in scheduler._scheduler_cache.queues.by_name)
+            await wait_for(lambda: "last" in scheduler.cache.queues.by_name)
     assert [reason for kind, name, _, reason, _ in recorder.events if name == "q"] == events
 
 
@@ -119,7 +119,7 @@ async def test_loop_does_not_see_or_change_the_cache_during_a_cycle_in_a_thread(
     async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
         settings = SchedulerSettings(registry=registry, inline_cycle_max_tasks=0)
         scheduler = Scheduler(client, settings=settings)
-        cache = scheduler._scheduler_cache
+        cache = scheduler.cache
         api.put(QUEUES, "default", spec={"weight": 1}, status={"state": "Open"})
         api.put(NODES, "n", status={"allocatable": {"cpu": "4", "memory": "4Gi", "pods": "10"}})
         async with running(scheduler):

@@ -92,9 +92,7 @@ async def test_the_rest_of_a_gang_is_placed_again_at_once(
             server.gang("g", 3)
             await first.wait_held()
             (bound,) = server.nodes_of("g")
-            allocated = {
-                task.node for task in run.scheduler._scheduler_cache.gangs["d/g"].tasks.values()
-            }
+            allocated = {task.node for task in run.scheduler.cache.gangs["d/g"].tasks.values()}
             lost = min(allocated - {bound})
             change(server, lost)
             await wait_for(
@@ -102,12 +100,12 @@ async def test_the_rest_of_a_gang_is_placed_again_at_once(
                     any(
                         name == lost and (info is None or info.unschedulable)
                         for name, info in zip(
-                            run.scheduler._scheduler_cache.node_matrix.names,
-                            run.scheduler._scheduler_cache.node_matrix.node_infos,
+                            run.scheduler.cache.node_matrix.names,
+                            run.scheduler.cache.node_matrix.node_infos,
                             strict=True,
                         )
                     )
-                    or lost not in run.scheduler._scheduler_cache.node_matrix.names
+                    or lost not in run.scheduler.cache.node_matrix.names
                 )
             )
             first.release()
@@ -130,9 +128,9 @@ async def test_no_pod_of_a_deleted_podgroup_is_bound() -> None:
             server.gang("g", 3)
             await first.wait_held()
             server.remove(PODGROUPS, "g")
-            gangs = run.scheduler._scheduler_cache.gangs
+            gangs = run.scheduler.cache.gangs
             await wait_for(lambda: gangs["d/g"].podgroup is None)
             first.release()
             await wait_for(lambda: run.metric(STALE, reason="PodGroupDeleted") == 2)
             assert len(server.nodes_of("g")) == 1
-            assert run.scheduler._binder.idle
+            assert run.scheduler.binder.idle

@@ -95,6 +95,20 @@ def test_each_sub_group_is_in_a_domain_of_its_own_within_that_of_the_gang() -> N
     assert set().union(*found.values()) in ({0, 1}, {2, 3})
 
 
+def test_names_of_tiers_keep_sub_groups_out_of_networks_without_them() -> None:
+    """n0 to n3 are an island of two racks; n4 to n7 are two islands without racks."""
+    world = SchedulerWorld(ALLOCATE)
+    world.upsert(*(node(f"n{index}", cpu=2) for index in range(8)))
+    world.upsert(
+        *(hypernode(f"r{i}", [f"n{2 * i}", f"n{2 * i + 1}"], called="rack") for i in range(2)),
+        hypernode("a", of=["r0", "r1"], tier=2, called="island"),
+        *(hypernode(f"b{i}", [f"n{2 * i}", f"n{2 * i + 1}"], called="island") for i in (2, 3)),
+    )
+    world.upsert(pod("o", node_name="n4", scheduler="other"))  # the fullest island is another one
+    world.upsert(*gang("g", 2, policy(2, 2, hard(name="rack")), topology=hard(name="island")))
+    assert set().union(*racks_of(world.schedule(), 2).values()) <= {0, 1}
+
+
 def test_a_gang_waits_if_a_sub_group_that_it_needs_fits_no_domain() -> None:
     """Though the spine has a node for each pod."""
     world = tree()

@@ -65,8 +65,8 @@ def test_no_more_victims_than_necessary(
         return
     free = np.array([each // request * request for each in idle])
     given_idle = np.array([idle], np.int64) - free
-    before = victim_plan._MAX_EXACT_STEPS
-    victim_plan._MAX_EXACT_STEPS = before if exact else 0
+    before = victim_plan.MAX_EXACT_STEPS
+    victim_plan.MAX_EXACT_STEPS = before if exact else 0
     try:
         options = choose_victims(
             candidates(victims),
@@ -76,7 +76,7 @@ def test_no_more_victims_than_necessary(
             count,
         )
     finally:
-        victim_plan._MAX_EXACT_STEPS = before
+        victim_plan.MAX_EXACT_STEPS = before
     expected = minimum_victims(idle, numbers, size, request, count)
     assert len({option.node for option in options}) == len(options)
     for option in options:

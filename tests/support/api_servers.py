@@ -15,7 +15,7 @@ from contextlib import (
     contextmanager,
 )
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from support.embedded_apiserver import MERGE, Server, embedded_server
 from support.polling import wait_until_true
@@ -44,6 +44,17 @@ INITIAL_NAMESPACES = (
 )  # fmt: skip
 
 
+class ServerOptions(TypedDict, total=False):
+    """What a test may choose of its server."""
+
+    webhooks: Sequence[Webhook]
+    crds: Sequence[Json]
+    """More definitions; the real one always has ours."""
+    node: str
+    """On the embedded one, the user ``agent`` is the kubelet of this node, if any; on the real one,
+    it may do everything."""
+
+
 class ServerFactory(ABC):
     """Starts the server of a test."""
 
@@ -53,18 +64,9 @@ class ServerFactory(ABC):
 
     @abstractmethod
     def start(
-        self,
-        directory: Path,
-        *,
-        webhooks: Sequence[Webhook] = (),
-        crds: Sequence[Json] = (),
-        node: str = "",
+        self, directory: Path, **options: Unpack[ServerOptions]
     ) -> AbstractAsyncContextManager[Server]:
-        """A server for the length of the block; the real one always has our definitions.
-
-        On the embedded one, the user ``agent`` is the kubelet of *node*, if any; on the real one,
-        it may do everything.
-        """
+        """A server for the length of the block."""
 
 
 class EmbeddedServerFactory(ServerFactory):
@@ -75,21 +77,15 @@ class EmbeddedServerFactory(ServerFactory):
 
     @asynccontextmanager
     async def start(
-        self,
-        directory: Path,
-        *,
-        webhooks: Sequence[Webhook] = (),
-        crds: Sequence[Json] = (),
-        node: str = "",
+        self, directory: Path, **options: Unpack[ServerOptions]
     ) -> AsyncIterator[Server]:
         """See `Servers.start`.
 
         As at the real one, no controller changes the taints of nodes, unless there is a kubelet,
         which may not remove the first one.
         """
-        async with embedded_server(
-            directory, webhooks=webhooks, crds=crds, node_lifecycle=bool(node), node=node
-        ) as server:
+        has_node = bool(options.get("node"))
+        async with embedded_server(directory, node_lifecycle=has_node, **options) as server:
             yield server
 
 
@@ -105,12 +101,7 @@ class RealServerFactory(ServerFactory):
 
     @asynccontextmanager
     async def start(
-        self,
-        directory: Path,
-        *,
-        webhooks: Sequence[Webhook] = (),
-        crds: Sequence[Json] = (),
-        node: str = "",
+        self, directory: Path, **options: Unpack[ServerOptions]
     ) -> AsyncIterator[Server]:
         """See `Servers.start`."""
         assert not self._in_use, "another test, or a fixture of this one, has the server"
@@ -121,7 +112,7 @@ class RealServerFactory(ServerFactory):
         try:
             async with server_view(self.kube) as server, AsyncExitStack() as stack:
                 await _wait_observed(server, touched)
-                if webhooks:
+                if webhooks := options.get("webhooks"):
                     await stack.enter_async_context(serve_webhooks(server, webhooks))
                 yield server
         finally:

@@ -1,8 +1,9 @@
 """Builds the table of the built-in types and their schemas from Kubernetes' own sources.
 
-Two sources: the OpenAPI documents of a real API server (names, required fields, how lists are
-merged), and the tags of the Go types (protobuf numbers, what is written out when it is empty),
-which the program in `realkube/kube/fields` prints. Only what we serve is kept, without prose.
+Two sources: a real API server (the names, required fields and merge rules of its OpenAPI
+documents, what it creates itself, the descriptions of the columns of its tables), and the tags of
+the Go types (protobuf numbers, what is written out when it is empty), which the program in
+`realkube/kube/fields` prints. Only what we serve is kept.
 """
 
 import json
@@ -15,15 +16,21 @@ from typing import Any
 from support.embedded_apiserver import Server
 
 from batholith.local.apiserver.authorization.bootstrap_policy import FILE, RESOURCES
+from batholith.local.apiserver.builtin import flow_control_objects as flow_control
 from batholith.local.apiserver.builtin.kinds import BUILT_IN
 from batholith.local.apiserver.kinds import go_types
 from batholith.local.apiserver.kinds.info import KindInfo
+from batholith.local.apiserver.printing import column_descriptions
 
 Json = dict[str, Any]
 
 ROOT = Path(__file__).parents[2]
-PACKAGED = ROOT / "platform" / "local" / "apiserver" / "kinds" / "data"
-POLICY = ROOT / "platform" / "local" / "apiserver" / "authorization" / "data" / FILE
+SERVER = ROOT / "platform" / "local" / "apiserver"
+PACKAGED = SERVER / "kinds" / "data"
+POLICY = SERVER / "authorization" / "data" / FILE
+FLOW_CONTROL = SERVER / "builtin" / "data" / flow_control.FILE
+COLUMNS = SERVER / "printing" / "data" / column_descriptions.FILE
+TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
 GO_TYPES = "go-types.json"
 SCHEMAS = "openapi-schemas.json"
 
@@ -43,7 +50,37 @@ async def generate(server: Server) -> dict[Path, str]:
         PACKAGED / GO_TYPES: _lines(messages),
         PACKAGED / SCHEMAS: _lines(schemas),
         POLICY: json.dumps(policy, indent=1) + "\n",
+        FLOW_CONTROL: json.dumps(await _flow_control(server), indent=1) + "\n",
+        COLUMNS: json.dumps(await _column_descriptions(server), indent=1) + "\n",
     }
+
+
+async def _flow_control(server: Server) -> dict[str, list[Json]]:
+    """The names and specs of the flow schemas and priority levels that the server creates."""
+    return {
+        each.plural: [
+            {"metadata": {"name": obj["metadata"]["name"]}, "spec": obj["spec"]}
+            for obj in (await server.get(each.path()))["items"]
+            if flow_control.AUTO_UPDATE in (obj["metadata"].get("annotations") or {})
+        ]
+        for each in flow_control.RESOURCES
+    }
+
+
+async def _column_descriptions(server: Server) -> Mapping[str, Mapping[str, str]]:
+    """Descriptions of columns by group and kind; the empty key has those that all kinds share."""
+    result: dict[str, dict[str, str]] = {}
+    for kind in sorted(BUILT_IN, key=lambda kind: column_descriptions.key(kind.resource)):
+        if "list" not in kind.verbs or kind.computed:
+            continue
+        response = await server.request("GET", kind.resource.path(), headers=TABLE)
+        found = {each["name"]: each["description"] for each in response.body["columnDefinitions"]}
+        for name, description in found.items():
+            owner = (
+                "" if name in column_descriptions.SHARED else column_descriptions.key(kind.resource)
+            )
+            assert result.setdefault(owner, {}).setdefault(name, description) == description
+    return result
 
 
 async def _bootstrap_policy(server: Server) -> dict[str, list[Json]]:

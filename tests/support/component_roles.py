@@ -18,7 +18,7 @@ COMPONENTS = ("api", "controllers", "scheduler")
 WHOLE = ("batch-jobs", "history", "training-jobs")
 """Components of the manifests with which all controllers run, and the history is recorded."""
 
-EMBEDDED = (*WHOLE, "scheduling-gates")
+EMBEDDED = (*WHOLE, "groupers", "scheduling-gates", "suspension")
 """Components of the manifests whose features an embedded cluster has."""
 
 

@@ -36,6 +36,9 @@ MERGE = "application/merge-patch+json"
 DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 """The form in which clients ask for all kinds at a time."""
 
+_MAX_RETRY_DELAY = 0.05
+"""Seconds after which a rejected list is requested again at the latest."""
+
 
 @dataclass(slots=True)
 class RawResponse:
@@ -91,7 +94,7 @@ class Server:
         """A raw request by the admin; *body* is JSON unless it is bytes.
 
         A server whose watch cache is not filled yet, for instance after a definition has changed,
-        reports when a list is to be requested again; clients of Kubernetes wait that long.
+        reports that a list is to be requested again.
         """
         result = {"Authorization": f"Bearer {token or self.tokens['admin']}"}
         raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
@@ -121,7 +124,8 @@ class Server:
                 if method not in ("GET", "DELETE") or response.status != 429 or delay is None:
                     yield response
                     return
-            await asyncio.sleep(float(delay))
+            # It always reports a second, and needs some milliseconds.
+            await asyncio.sleep(min(float(delay), _MAX_RETRY_DELAY))
 
     async def get(self, path: str) -> Any:
         """The JSON at *path*, which must be there."""

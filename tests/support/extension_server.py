@@ -83,6 +83,9 @@ class ExtensionServer:
     """Metadata of objects by uid, which a garbage collector may delete; ``None``: it has no such
     kind."""
 
+    documents: dict[str, Json] = field(default_factory=dict)
+    """More responses by path."""
+
     watches: int = 0
     """Those that clients have not ended."""
 
@@ -158,6 +161,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if path in _DOCUMENTS:
             self._respond(200, _DOCUMENTS[path])
+            return
+        if path in serving.documents:
+            serving.requests.append({"path": self.path})
+            self._respond(200, serving.documents[path])
             return
         if not path.startswith(API):
             self._respond(404, {})

@@ -2,15 +2,15 @@
 
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import aiohttp
 from support.agent import container
 from support.agent_cluster import NODE, AgentCluster, agent_cluster
-from support.api_servers import ServerFactory, add_namespace
+from support.api_servers import ServerFactory, ServerOptions, add_namespace
 from support.embedded_apiserver import Server
 from support.polling import DEFAULT_TIMEOUT, wait_until_true
 from support.rest import running_api, sqlite
@@ -19,7 +19,6 @@ from batholith.admission.settings import AdmissionSettings
 from batholith.admission.webhooks import webhooks as admission_webhooks
 from batholith.local.agent.settings import AgentSettings
 from batholith.model import crds as definitions
-from batholith.model.admission import Webhook
 from batholith.model.names import JOB_NAME, JOB_NAMESPACE, JOBS, PODS, QUEUES, TASK_INDEX, TASK_SPEC
 
 Json = dict[str, Any]
@@ -33,15 +32,11 @@ class WithDefinitions(ServerFactory):
         self.name, self.concurrent = servers.name, servers.concurrent
 
     def start(
-        self,
-        directory: Path,
-        *,
-        webhooks: Sequence[Webhook] = (),
-        crds: Sequence[Json] = (),
-        node: str = "",
+        self, directory: Path, **options: Unpack[ServerOptions]
     ) -> contextlib.AbstractAsyncContextManager[Server]:
         """A server for the length of the block."""
-        return self._servers.start(directory, webhooks=webhooks, crds=definitions.load(), node=node)
+        options["crds"] = definitions.load()
+        return self._servers.start(directory, **options)
 
 
 @dataclass(slots=True)

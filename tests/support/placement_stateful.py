@@ -424,7 +424,7 @@ class PlacementWorld(CheckedWorld[Any]):
                 ).values(),
             ],
             queues=[msgspec.convert(each, Queue) for each in self.objects(QUEUES).values()],
-            exceeding=exceeding_gangs(self.components[SCHEDULER].component._scheduler_cache),
+            exceeding=exceeding_gangs(self.components[SCHEDULER].component.cache),
         )
         outcome = decide(objects, parse_config(conf.DEFAULT))
         assert not outcome.placements, f"schedulable: {outcome.placements}"
@@ -449,7 +449,7 @@ class PlacementWorld(CheckedWorld[Any]):
 
     def check_charges(self) -> None:
         """Check that nothing is planned any more, and that nodes have what their pods leave."""
-        cache = self.components[SCHEDULER].component._scheduler_cache
+        cache = self.components[SCHEDULER].component.cache
         planned = cache.planned
         assert not planned._gangs, f"planned: {list(planned._gangs)}"
         assert not planned._assumed, f"assumed: {planned._assumed}"

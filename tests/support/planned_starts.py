@@ -74,7 +74,7 @@ class World(SchedulerWorld):
 
     def planned(self, name: str) -> StartReservation | None:
         """Return the start reservation of a gang."""
-        plan = self.core._caches.start_plan
+        plan = self.core.caches.start_plan
         return plan.reservations.get(f"ns/{name}")
 
     def start_of(self, name: str) -> float:

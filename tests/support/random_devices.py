@@ -121,24 +121,23 @@ class RandomDevices:
 
     # -- claims --------------------------------------------------------------------------------
 
-    async def new_pod(self, name: str) -> Json:
-        """A pod with one or two claims, some of which others use, too."""
-        names = []
+    async def new_pod(self, name: str, *, alternatives: int = 0) -> Json:
+        """A pod with one or two claims, some of which others use, too; or with one claim whose
+        request has *alternatives*."""
+        names: list[str] = []
+        if alternatives:
+            first = [{"name": f"s{each}", **self._choice()} for each in range(alternatives)]
+            devices = {"requests": [{"name": "r", "firstAvailable": first}]}
+            return self._pod(name, [await self._create_claim(f"{name}-c", devices)])
         for index in range(self._rng.choice((1, 1, 2))):
             shared = sorted(self._claims)
             if shared and self._rng.random() < 0.15:
                 names.append(self._rng.choice(shared))
                 continue
-            names.append(f"{name}-c{index}")
-            body = {"metadata": {"name": names[-1]}, "spec": {"devices": self._devices()}}
-            await self._server.create(RESOURCECLAIMS.path(NAMESPACE), body)
-            await self._read(names[-1])
-        used = [
-            {"name": f"c{index}", "resourceClaimName": each}
-            for index, each in enumerate(dict.fromkeys(names))
-        ]
-        container: Json = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
-        spec: Json = {"containers": [container], "resourceClaims": used}
+            names.append(await self._create_claim(f"{name}-c{index}", self._devices()))
+        pod = self._pod(name, names)
+        spec = pod["spec"]
+        (container,) = spec["containers"]
         if self._rng.random() < 0.3:
             container["resources"]["limits"] = {CARD: self._rng.choice(("1", "2"))}
             container["resources"]["requests"] |= container["resources"]["limits"]
@@ -146,6 +145,21 @@ class RandomDevices:
                 init: Json = {"name": "init", "image": "i", "resources": {"limits": {CARD: "2"}}}
                 init["resources"]["requests"] = init["resources"]["limits"]
                 spec["initContainers"] = [init]
+        return pod
+
+    async def _create_claim(self, name: str, devices: Json) -> str:
+        body = {"metadata": {"name": name}, "spec": {"devices": devices}}
+        await self._server.create(RESOURCECLAIMS.path(NAMESPACE), body)
+        await self._read(name)
+        return name
+
+    def _pod(self, name: str, claims: list[str]) -> Json:
+        used = [
+            {"name": f"c{index}", "resourceClaimName": each}
+            for index, each in enumerate(dict.fromkeys(claims))
+        ]
+        container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
+        spec = {"containers": [container], "resourceClaims": used}
         return {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
 
     def _devices(self) -> Json:

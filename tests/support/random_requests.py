@@ -55,8 +55,9 @@ def custom_definition() -> Json:
 
 
 CHANGED_BY_CONTROLLERS = (
-    "CustomResourceDefinition", "Namespace", "PersistentVolume", "PersistentVolumeClaim",
-    "PodDisruptionBudget", "ResourceQuota", "ServiceAccount", "Node",
+    "CustomResourceDefinition", "FlowSchema", "Namespace", "PersistentVolume",
+    "PersistentVolumeClaim", "PodDisruptionBudget", "ResourceQuota", "ServiceAccount", "Node",
+    "VolumeAttributesClass",
 )  # fmt: skip
 """Kinds whose objects controllers of the servers change at any time."""
 
@@ -67,8 +68,7 @@ AFFECTING_OTHERS = (
 """Kinds whose objects change how others are written."""
 
 INCOMPARABLE = (
-    "DaemonSet", "Event", "FlowSchema", "NetworkPolicy", "PodGroup", "PriorityLevelConfiguration",
-    "VolumeAttributesClass", "Workload",
+    "Event", "NetworkPolicy", "PodGroup", "PriorityLevelConfiguration", "Workload",
 )  # fmt: skip
 """Kinds with documented differences in most responses, or that kube-apiserver reads otherwise."""
 

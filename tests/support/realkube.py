@@ -33,6 +33,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from support.embedded_apiserver import DISCOVERY, Server, is_fully_discovered
+from support.polling import wait_until_true
 
 from batholith.local.agent.runtime.process_id import die_with_parent
 from batholith.local.apiserver.aggregation.client import (
@@ -42,7 +43,7 @@ from batholith.local.apiserver.aggregation.client import (
     USER_HEADER,
 )
 from batholith.local.supervisor import kubeconfig, pki
-from batholith.model.names import CRDS, NATIVE_PODGROUPS
+from batholith.model.names import CRDS, DEVICETAINTRULES, NATIVE_PODGROUPS
 from batholith.model.node_identity import FRONT_PROXY_CLIENT
 
 GANG_GATES = ",".join(
@@ -56,8 +57,15 @@ GANG_GATES = ",".join(
 )
 """The feature gates of Kubernetes' own gangs, which the embedded API server serves, too."""
 
-OTHER_GATES = "DRAWorkloadResourceClaims=true,TaintTolerationComparisonOperators=true"
-"""Gates of fields that the embedded API server accepts, too."""
+OTHER_GATES = ",".join(
+    f"{gate}=true"
+    for gate in (
+        "DRADeviceTaintRules",
+        "DRAWorkloadResourceClaims",
+        "TaintTolerationComparisonOperators",
+    )
+)
+"""Gates of kinds and fields that the embedded API server has, too."""
 
 Json = dict[str, Any]
 
@@ -75,7 +83,9 @@ CONTROLLERS = (
     "root-ca-cert-publisher",
     "disruption",
     "resourcequota",
+    "persistentvolumeclaim-protection-controller",
     "podgroup-protection-controller",
+    "volumeattributesclass-protection-controller",
 )
 WORKLOADS = (*CONTROLLERS, "replicaset", "deployment", "statefulset", "job", "podgc")
 _PRESERVED_KEYS = ("/registry/masterleases/", "/registry/leases/kube-system/")
@@ -377,7 +387,8 @@ class RealKube:
             f"--token-auth-file={self.directory / 'tokens.csv'}",
             "--authorization-mode=Node,RBAC",
             f"--feature-gates={GANG_GATES},{OTHER_GATES}",
-            f"--runtime-config={NATIVE_PODGROUPS.api_version}=true",
+            f"--runtime-config={NATIVE_PODGROUPS.api_version}=true,"
+            f"{DEVICETAINTRULES.api_version}/{DEVICETAINTRULES.plural}=true",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-signing-key-file={self.directory / 'accounts.key'}",
             f"--service-account-key-file={self.directory / 'accounts.key'}",
@@ -449,7 +460,7 @@ class RealKube:
             "--kube-api-qps=5000",
             "--kube-api-burst=5000",
             f"--controllers={','.join(controllers)}",
-            "--feature-gates=GenericWorkload=true",
+            "--feature-gates=GenericWorkload=true,DRADeviceTaintRules=true",
             *flags,
         )
 
@@ -547,6 +558,25 @@ class RealServer(Server):
     def kubeconfig_of(self, user: str) -> Path:
         """A kubeconfig of one user."""
         return self.kube.kubeconfig_of(user)
+
+    async def wait_established(self, name: str) -> None:
+        """Wait until a definition is, and set the time of that to a past one.
+
+        kube-apiserver waits two seconds before it creates an object of a kind that has been
+        established for less than that, because other replicas might not have seen the kind.
+        """
+        await Server.wait_established(self, name)
+
+        async def is_backdated() -> bool:
+            path = CRDS.path("", name)
+            found = await self.get(path)
+            for condition in found["status"]["conditions"]:
+                condition["lastTransitionTime"] = "2020-01-01T00:00:00Z"
+            response = await self.request("PUT", f"{path}/status", found)
+            assert response.status in (200, 409), response.body
+            return response.status == 200
+
+        await wait_until_true(is_backdated)
 
 
 @asynccontextmanager

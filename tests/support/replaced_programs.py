@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from support.agent_cluster import make_world_writable
@@ -181,6 +181,26 @@ REPLACEMENTS: list[Replacement] = [
 ]
 
 
-def volume_for(directory: Path) -> Path:
-    """Return a new volume in *directory*."""
-    return make_world_writable(directory / "volume")
+class ReplacementFiles:
+    """The files of replacements: created once in *directory*, and linked into the volumes."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._created: dict[Replacement, tuple[list[Mount], list[str]]] = {}
+
+    def volume(
+        self, directory: Path, replacement: Replacement, program: str
+    ) -> tuple[list[Mount], list[str]]:
+        """Create a volume in *directory*, and return its mounts and the command."""
+        originals = self._directory / replacement.__name__
+        if replacement not in self._created:
+            originals.mkdir()
+            self._created[replacement] = replacement(originals, program)
+        mounts, argv = self._created[replacement]
+        volume = make_world_writable(directory / "volume")
+        shutil.copytree(originals, volume, symlinks=True, dirs_exist_ok=True, copy_function=os.link)
+        moved = [
+            replace(each, source=each.source.replace(str(originals), str(volume)))
+            for each in mounts
+        ]
+        return moved, argv

@@ -98,17 +98,10 @@ class RestClient:
                     return found
                 await asyncio.sleep(0.01)
 
-    async def complete_command(
-        self, command: Command, *, phase: str, earlier_version: bool = False
-    ) -> None:
-        """Do what the job controller does: write the status, then delete the Command.
-
-        *earlier_version*: of the controller, which names the Command in the message alone.
-        """
-        meta = command.metadata
-        message = f"Command {meta.name} ({meta.uid})" if earlier_version else "Command executed"
-        state = {"phase": phase, "reason": command.action, "message": message}
-        marks = {} if earlier_version else {COMMAND_UID: meta.uid, COMMAND_PHASE: phase}
+    async def complete_command(self, command: Command, *, phase: str) -> None:
+        """Do what the job controller does: write the status, then delete the Command."""
+        state = {"phase": phase, "reason": command.action, "message": "Command executed"}
+        marks = {COMMAND_UID: command.metadata.uid, COMMAND_PHASE: phase}
         status = {"state": state, "controlledResources": marks}
         await self.client.patch(
             JOBS, "train", {"status": status}, namespace="default", subresource="status"

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from support.aiohttp_servers import stop_server
 from support.embedded_apiserver import Server
 from support.polling import wait_until_true
 
@@ -147,7 +148,8 @@ async def review_server(
     serving = ReviewServer(ca=authority.certificate_pem, certificate=leaf.certificate_pem)
     app = web.Application()
     app.router.add_post("/{path}", partial(ReviewServer.handle, serving))
-    runner = web.AppRunner(app)
+    # A connection whose request an API server has given up would be waited for.
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
@@ -156,4 +158,4 @@ async def review_server(
         serving.url = f"https://127.0.0.1:{serving.port}"
         yield serving
     finally:
-        await runner.cleanup()
+        await stop_server(runner)

@@ -143,6 +143,7 @@ MINIMAL_FIELDS: Mapping[str, Json] = {
     },
     "CSIDriver": {"spec": {}},
     "DeviceClass": {"spec": {}},
+    "DeviceTaintRule": {"spec": {"taint": {"key": "k", "effect": "NoSchedule"}}},
     "CSINode": {"spec": {"drivers": [{"name": "ex.io", "nodeID": "n", "topologyKeys": ["a"]}]}},
     "CSIStorageCapacity": {"storageClassName": "c"},
     "StorageClass": {"provisioner": "ex.io/p"},

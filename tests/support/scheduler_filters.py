@@ -106,9 +106,9 @@ def fits_resources(pod: Pod, node: Node, cluster: Cluster) -> bool:
     )
 
 
-def allows_scheduling(pod: Pod, node: Node, cluster: Cluster) -> bool:
+def allows_scheduling(pod: Pod, node: Node, cluster: Cluster | None = None) -> bool:
     """Whether *node* is schedulable, or *pod* tolerates that it is not."""
-    return not node.spec.unschedulable or _tolerates(pod.spec.tolerations, _UNSCHEDULABLE)
+    return not node.spec.unschedulable or tolerates(pod.spec.tolerations, _UNSCHEDULABLE)
 
 
 def matches_node_affinity(pod: Pod, node: Node, cluster: Cluster | None = None) -> bool:
@@ -118,13 +118,13 @@ def matches_node_affinity(pod: Pod, node: Node, cluster: Cluster | None = None) 
         return False
     affinity = pod.spec.affinity and pod.spec.affinity.node_affinity
     required = affinity and affinity.required_during_scheduling_ignored_during_execution
-    return not required or any(_node_term(term, node) for term in required.node_selector_terms)
+    return not required or any(node_matches(term, node) for term in required.node_selector_terms)
 
 
 def tolerates_taints(pod: Pod, node: Node, cluster: Cluster | None = None) -> bool:
     """Whether *pod* tolerates all hard taints."""
     return all(
-        taint.effect not in _HARD or _tolerates(pod.spec.tolerations, taint)
+        taint.effect not in _HARD or tolerates(pod.spec.tolerations, taint)
         for taint in node.spec.taints
     )
 
@@ -186,10 +186,10 @@ def is_spread(pod: Pod, node: Node, cluster: Cluster) -> bool:
 
 def has_free_ports(pod: Pod, node: Node, cluster: Cluster) -> bool:
     """Whether no pod on *node* uses a host port of *pod*."""
-    used = [port for other in cluster.on(node) for port in _host_ports(other)]
+    used = [port for other in cluster.on(node) for port in host_ports(other)]
     return not any(
         mine[:2] == other[:2] and ("0.0.0.0" in (mine[2], other[2]) or mine[2] == other[2])
-        for mine in _host_ports(pod)
+        for mine in host_ports(pod)
         for other in used
     )
 
@@ -217,7 +217,7 @@ def matches_volume_affinity(pod: Pod, node: Node, cluster: Cluster) -> bool:
         volume.spec.node_affinity is None
         or volume.spec.node_affinity.required is None
         or any(
-            _node_term(term, node)
+            node_matches(term, node)
             for term in volume.spec.node_affinity.required.node_selector_terms
         )
         for volume in _volumes(pod, cluster)
@@ -404,7 +404,8 @@ def _requirement(requirement: NodeSelectorRequirement | LabelRequirement, labels
     return int(value) > bound if requirement.operator == "Gt" else int(value) < bound
 
 
-def _node_term(term: NodeSelectorTerm, node: Node) -> bool:
+def node_matches(term: NodeSelectorTerm, node: Node) -> bool:
+    """Whether *node* meets all requirements of *term*, which must have one."""
     fields = {"metadata.name": node.metadata.name}
     return bool(term.match_expressions or term.match_fields) and (
         all(_requirement(each, node.metadata.labels) for each in term.match_expressions)
@@ -412,7 +413,8 @@ def _node_term(term: NodeSelectorTerm, node: Node) -> bool:
     )
 
 
-def _tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
+def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
+    """Whether one of *tolerations* tolerates *taint*."""
     return any(
         each.effect in ("", taint.effect)
         and (each.key == taint.key or (not each.key and each.operator == "Exists"))
@@ -421,7 +423,8 @@ def _tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
     )
 
 
-def _host_ports(pod: Pod) -> Iterator[tuple[str, int, str]]:
+def host_ports(pod: Pod) -> Iterator[tuple[str, int, str]]:
+    """Yield the protocol, number and address of each host port of *pod*."""
     sidecars = [each for each in pod.spec.init_containers if each.restart_policy == "Always"]
     for container in (*pod.spec.containers, *sidecars):
         for port in container.ports:

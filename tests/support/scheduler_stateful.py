@@ -154,7 +154,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         scheduler = Scheduler(
             client, settings=self.settings, clock=self.clock, recorder=self.recorder
         )
-        runner = scheduler._cycle_runner
+        runner = scheduler.cycle_runner
         run_once, self._has_run_a_cycle = runner.run_once, False
 
         def run_and_note(**arguments: Any) -> Decision:
@@ -200,9 +200,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
                 msgspec.convert(each, PriorityClass)
                 for each in self.objects(PRIORITYCLASSES).values()
             ],
-            exceeding=(
-                exceeding_gangs(self.controller._scheduler_cache) if self.controller else ()
-            ),
+            exceeding=(exceeding_gangs(self.controller.cache) if self.controller else ()),
         )
 
     def described(self) -> dict[str, PodGroup]:
@@ -553,7 +551,7 @@ def described_podgroups(
     found: dict[str, PodGroup] = {}
     for pod in pods.values():
         meta = msgspec.convert(pod["metadata"], ObjectMeta)
-        gang = scheduler._scheduler_cache.gangs.get(f"{meta.namespace}/{_group_of(pod)}")
+        gang = scheduler.cache.gangs.get(f"{meta.namespace}/{_group_of(pod)}")
         group = podgroup_of(meta, PodGroupStatus(phase=gang.phase if gang is not None else ""))
         if group is not None and group.metadata.name not in stored:
             found[group.metadata.name] = group

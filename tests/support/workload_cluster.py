@@ -37,6 +37,9 @@ REAL_CONTROLLERS = (
     "statefulset",
     "daemonset",
     "resourceclaim-controller",
+    "ephemeral-volume-controller",
+    "persistentvolumeclaim-protection-controller",
+    "device-taint-eviction-controller",
 )
 """Those of kube-controller-manager."""
 

@@ -2,11 +2,17 @@
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import yaml
 from support.admission import hypernode, member
+from support.running_controller import running
 
+from batholith.hypernode_ctrl.configuration import KEY, parse
+from batholith.hypernode_ctrl.discovery import discover
 from batholith.model.names import (
     ALLOCATED_HYPERNODE,
     HYPERNODES,
@@ -16,6 +22,7 @@ from batholith.model.names import (
     PODS,
     WHY,
 )
+from batholith.scheduler.scheduler import Scheduler
 from batholith.testing import Cluster
 
 Json = dict[str, Any]
@@ -47,6 +54,12 @@ def job(name: str, pods: int, **topology: Any) -> Json:
             "tasks": [{"name": "t", "replicas": pods, "template": template}],
         },
     }
+
+
+def example(name: str) -> list[Json]:
+    """The objects of an example of the documentation."""
+    text = (Path(__file__).parents[2] / "docs" / "examples" / name).read_text()
+    return list(yaml.safe_load_all(text))
 
 
 def podgroup(cluster: Cluster, name: str) -> Json:
@@ -94,6 +107,38 @@ async def test_a_job_that_fits_no_rack_explains_that_and_starts_when_there_is_on
     wide = (member(f"sim-{index}") for index in range(4))
     await cluster.create(HYPERNODES, hypernode("wide", *wide))
     await cluster.wait_for_phase(JOBS, "a", "Running")
+
+
+async def test_the_examples_run_in_a_rack_and_in_a_spine_or_wait() -> None:
+    racks_and_spines = {
+        f"sim-{index}": {
+            "example.com/rack": f"rack-{index // 2}",
+            "example.com/spine": f"spine-{index // 4}",
+        }
+        for index in range(8)
+    }
+    (configmap,) = example("topology-discovery.yaml")
+    types = parse(configmap["data"][KEY], "volcano-system").types
+    async with Cluster(nodes=8, scheduler=False) as cluster, cluster.client("volcano") as client:
+        for each in discover(types, racks_and_spines, ()):
+            metadata = {"name": each.name, "labels": dict(each.labels)}
+            spec = msgspec.to_builtins(each.spec)
+            await cluster.create(HYPERNODES, {"metadata": metadata, "spec": spec})
+        # It lists the HyperNodes before it schedules.
+        async with running(Scheduler(client)):
+            for manifest in example("topology-jobs.yaml"):
+                await cluster.create(JOBS, manifest)
+            await cluster.wait_for_phase(JOBS, "one-rack", "Running")
+            await cluster.wait_for_phase(JOBS, "one-spine", "Running")
+            assert len(racks(cluster, "one-rack")) == 1
+            assert racks(cluster, "one-spine") in ({0, 1}, {2, 3})
+
+            def explained() -> bool:
+                annotations = podgroup(cluster, "no-rack")["metadata"].get("annotations", {})
+                return "fits 3 more pods" in annotations.get(WHY, "")
+
+            await cluster.wait_until(explained)
+            assert not racks(cluster, "no-rack")
 
 
 async def test_the_partitions_of_a_job_run_in_one_rack_each(cluster: Cluster) -> None:

@@ -91,12 +91,12 @@ async def test_a_gang_that_does_not_fit_gets_pending_pods(cluster: Cluster) -> N
 
 
 def put_webhook(cluster: Cluster, **more: Any) -> None:
-    """Let a webhook change new pods."""
+    """Let a webhook change new pods; nothing serves it, and that is ignored."""
     rule = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"]}
     hook = {
         "name": "mutate.example.com",
         "rules": [{**rule, "resources": ["pods"]}],
-        "clientConfig": {"url": "https://example.com/mutate"},
+        "clientConfig": {"url": "https://127.0.0.1:1/mutate"},
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
         "failurePolicy": "Ignore",

@@ -86,6 +86,23 @@ def test_service_has_the_ports_of_the_main_container() -> None:
     ]
 
 
+def test_service_has_a_number_once_that_the_container_declares_several_times() -> None:
+    body = replica(PYTORCH)
+    container = body["template"]["spec"]["containers"][0]
+    container["ports"] = [
+        {"name": "rendezvous", "containerPort": 23456},
+        {"name": "dns", "containerPort": 53},
+        {"name": "dns-udp", "containerPort": 53, "protocol": "UDP"},
+    ]
+    job = typed(PYTORCH, Master=body, Worker=replica(PYTORCH))
+    service = build_service(BY_KIND[PYTORCH], job, "Master", 0)
+    assert service["spec"]["ports"] == [
+        {"name": "rendezvous", "port": 23456},
+        {"name": "dns", "port": 53},
+    ]
+    assert environment(built(job, "Worker", 0))["MASTER_PORT"] == "23456"
+
+
 # TF_CONFIG.
 
 

@@ -128,10 +128,14 @@ async def _prepare(server: Server, *, installed: bool) -> None:
 
 
 async def _life_of_a_job_with_a_gang(world: World) -> None:
+    master = replica(PYTORCH, policy="ExitCode")
+    # A Service with this number and with that of the port that is added would be rejected.
+    ports = [{"name": "rendezvous", "containerPort": 23456}]
+    master["template"]["spec"]["containers"][0]["ports"] = ports
     body = job(
         PYTORCH,
         run_policy={"cleanPodPolicy": "All", "backoffLimit": 3},
-        Master=replica(PYTORCH, policy="ExitCode"),
+        Master=master,
         Worker=replica(PYTORCH, policy="ExitCode"),
     )
     pods = ["j-master-0", "j-worker-0"]

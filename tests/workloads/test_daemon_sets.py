@@ -7,7 +7,13 @@ import pytest
 from support.api_servers import add_node, merge_patch
 from support.workload_cluster import NODE, WorkloadCluster, counted, template
 
-from batholith.model.names import CONTROLLERREVISIONS, DAEMONSETS, NODES, PODS
+from batholith.model.names import (
+    CONTROLLERREVISIONS,
+    DAEMONSETS,
+    NODES,
+    PODS,
+    TEMPLATE_GENERATION,
+)
 
 Json = dict[str, Any]
 pytestmark = pytest.mark.cluster
@@ -119,6 +125,41 @@ async def test_each_node_gets_a_pod(cluster: WorkloadCluster) -> None:
         "numberAvailable": 3,
         "updatedNumberScheduled": 3,
     }
+
+
+def _generation(obj: Json) -> str | None:
+    found: str | None = obj["metadata"]["annotations"].get(TEMPLATE_GENERATION)
+    return found
+
+
+async def test_pods_have_the_generation_of_their_template(cluster: WorkloadCluster) -> None:
+    assert _generation(await make_set(cluster)) == "1"
+    pods = await wait_images(cluster, node_1="one", node_2="one", node_3="one")
+    assert {each["metadata"]["labels"]["pod-template-generation"] for each in pods} == {"1"}
+    own = {"metadata": {"annotations": {TEMPLATE_GENERATION: "7"}}}
+    assert _generation(await cluster.patch(DAEMONSETS, "web", own)) == "1"
+    assert (
+        _generation(await cluster.patch(DAEMONSETS, "web", {"spec": {"minReadySeconds": 1}})) == "1"
+    )
+    await set_image(cluster, "two")
+    assert _generation(await cluster.get(DAEMONSETS, "web")) == "2"
+
+    def are_of_second(pods: list[Json]) -> bool:
+        labels = [pod["metadata"]["labels"] for pod in pods]
+        return [each["pod-template-generation"] for each in labels] == ["2"] * 3
+
+    await cluster.wait_list(PODS, are_of_second)
+
+
+async def test_an_orphan_of_the_same_template_generation_is_kept(cluster: WorkloadCluster) -> None:
+    labels = {**LABELS, "pod-template-generation": "1"}
+    body = template(labels, nodeName=NODE, container={"image": "own"})
+    body["metadata"]["name"] = "own"
+    orphan = await cluster.server.create(cluster.path(PODS), body)
+    await make_set(cluster)
+    await cluster.wait(DAEMONSETS, "web", counted(updatedNumberScheduled=3))
+    kept = await cluster.get(PODS, "own")
+    assert kept["metadata"]["uid"] == orphan["metadata"]["uid"]
 
 
 async def test_pods_follow_labels_and_taints_of_nodes(cluster: WorkloadCluster) -> None:

@@ -193,7 +193,9 @@ async def test_ended_pods_are_replaced(cluster: WorkloadCluster) -> None:
 
 
 async def test_pods_have_claims_that_outlive_them(cluster: WorkloadCluster) -> None:
-    await make_set(cluster, replicas=1, volumeClaimTemplates=[CLAIM])
+    mounts = [{"name": "data", "mountPath": "/data"}]
+    pods = template(nodeName=NODE, container={"image": "one", "volumeMounts": mounts})
+    await make_set(cluster, replicas=1, template=pods, volumeClaimTemplates=[CLAIM])
     (pod,) = await wait_images(cluster, "one")
     volumes = {each["name"]: each for each in pod["spec"]["volumes"]}
     assert volumes["data"]["persistentVolumeClaim"] == {"claimName": "data-web-0"}
@@ -254,3 +256,31 @@ async def test_pods_wait_until_the_one_before_is_available(cluster: WorkloadClus
     await cluster.set_ready("web-0", since=cluster.now())
     await cluster.wait(STATEFULSETS, "web", counted(readyReplicas=1, availableReplicas=0))
     await wait_images(cluster, "one", "one")
+
+
+@pytest.mark.parametrize("policy", ["OrderedReady", "Parallel"])
+async def test_an_adopted_pod_gets_the_labels_of_its_identity(
+    policy: str, cluster: WorkloadCluster
+) -> None:
+    body = pods_of("own")
+    body["metadata"]["name"] = "web-0"
+    await cluster.server.create(cluster.path(PODS), body)
+    strategy = {"type": "OnDelete"}
+    await make_set(cluster, podManagementPolicy=policy, updateStrategy=strategy, replicas=2)
+
+    def is_identified(pod: Json) -> bool:
+        wanted = {
+            **LABELS,
+            "statefulset.kubernetes.io/pod-name": "web-0",
+            "apps.kubernetes.io/pod-index": "0",
+        }
+        return bool(pod["metadata"]["labels"] == wanted)
+
+    async with cluster.kubelet():
+        adopted = await cluster.wait(PODS, "web-0", is_identified)
+        await cluster.wait(STATEFULSETS, "web", counted(readyReplicas=2))
+    assert adopted["spec"]["containers"][0]["image"] == "own"
+    assert "hostname" not in adopted["spec"]
+    await cluster.wait_event(
+        "web", "SuccessfulUpdate", "Update Pod web-0 in StatefulSet web successful"
+    )

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import TypeVar
 
 from ...kube.informer.informer import Informer
-from ...model.controlled_resources import OperationResult, executed_commands, operation_results
+from ...model.controlled_resources import OperationResult, executed_command, operation_results
 from ...model.job import Job, JobStatus
 from ...model.meta import ObjectMeta
 from ..jobs.views import CachedJob
@@ -67,7 +67,8 @@ class ObservedJobs:
 
     def add_status(self, status: JobStatus) -> None:
         """Remember the Commands that *status*, which was read from the server, names."""
-        for command in executed_commands(status):
+        command = executed_command(status)
+        if command is not None:
             add_bounded(self._executed_phases, command.uid, command.phase)
             self._wakeups.wake(command.uid)
         for result in operation_results(status):

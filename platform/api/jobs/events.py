@@ -71,7 +71,7 @@ class Event(ApiStruct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Subjects:
+class EventSubjects:
     """The objects whose Events are selected."""
 
     since: str
@@ -134,7 +134,7 @@ class FoundEvents:
 async def read_events(pods: JobPods, podgroups: Iterable[ObjectMeta], *, limit: int) -> FoundEvents:
     """Return the newest *limit* Events of a job, its *podgroups* and its pods."""
     found = await pods.read()
-    subjects = _Subjects(since=pods.meta.creation_timestamp or "")
+    subjects = EventSubjects(since=pods.meta.creation_timestamp or "")
     subjects.uids.update((pods.meta.uid, *(group.uid for group in podgroups)))
     subjects.pods.update(pod.metadata.name for pod in found.pods)
     subjects.replicas.update(_replicas_by_prefix(pods))

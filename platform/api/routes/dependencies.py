@@ -75,7 +75,7 @@ async def _caller(request: Request) -> AuthenticatedCaller:
     return caller
 
 
-async def _operation_id(
+async def operation_id(
     request: Request,
     idempotency_key: Annotated[
         str | None,
@@ -89,7 +89,7 @@ async def _operation_id(
         ),
     ] = None,
 ) -> uuid.UUID:
-    # The middleware has checked the header and claimed the key.
+    """Return the id of the operation; the middleware has checked the header and claimed the key."""
     attempt = attempt_of(request.scope)
     id_ = uuid.uuid4() if attempt is None else attempt.operation
     note_operation(request.scope, id_)
@@ -120,5 +120,5 @@ Caller = Annotated[AuthenticatedCaller, Depends(_caller)]
 State = Annotated[AppState, Depends(_app_state)]
 Kind = Annotated[JobKind, Depends(_job_kind)]
 """The kind in the path, as ``{kind:job_kind}``; 404 if the cluster does not serve it."""
-OperationId = Annotated[uuid.UUID, Depends(_operation_id)]
+OperationId = Annotated[uuid.UUID, Depends(operation_id)]
 """Identifies what a POST creates: names of objects and ids of rows are derived from it."""

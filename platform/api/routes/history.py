@@ -155,7 +155,7 @@ async def _page(
     limit: int,
     cursor: str | None,
 ) -> RecordedJobPage:
-    kinds = await _allowed_kinds(state, caller, which.kinds, namespace)
+    kinds = await allowed_kinds(state, caller, which.kinds, namespace)
     after = None if cursor is None else _decode(cursor, _query(which, namespace))
     kinds = () if len(kinds) == len(KINDS) else kinds
     filter_ = msgspec.structs.replace(which, namespace=namespace, kinds=kinds)
@@ -186,7 +186,7 @@ def _decode(text: str, query: str) -> Cursor:
     return Cursor(int(ended_at), uid)
 
 
-async def _allowed_kinds(
+async def allowed_kinds(
     state: AppState, caller: Caller, kinds: tuple[str, ...], namespace: str
 ) -> tuple[str, ...]:
     """Return which of *kinds*, or of all, the caller may list.

@@ -51,7 +51,7 @@ async def get_usage(
 ) -> Usage:
     """Return the requests of pods times seconds, from the start of each pod to its end."""
     now = state.clock.now()
-    start, end = _interval(from_, to, STEPS[step], now)
+    start, end = usage_interval(from_, to, STEPS[step], now)
     query = UsageQuery(
         by=by,
         start=start,
@@ -62,7 +62,7 @@ async def get_usage(
         account=account,
         namespace=namespace,
     )
-    attributes = _required(query, caller)
+    attributes = required_attributes(query, caller)
     if attributes is not None:
         await state.reviewer.authorize(caller.user, attributes)
     try:
@@ -78,7 +78,7 @@ async def get_usage(
     )
 
 
-def _interval(
+def usage_interval(
     from_: datetime | None, to: datetime | None, step: int, now: datetime
 ) -> tuple[datetime, datetime]:
     """Return begin and end as multiples of *step*.
@@ -98,7 +98,7 @@ def _interval(
     return epoch + first * width, epoch + last * width
 
 
-def _required(query: UsageQuery, caller: Caller) -> AccessAttributes | None:
+def required_attributes(query: UsageQuery, caller: Caller) -> AccessAttributes | None:
     """Return what the caller must be allowed to do; ``None`` for its own usage."""
     if query.namespace is not None:
         return AccessAttributes(verb="list", resource=JOBS, namespace=query.namespace)

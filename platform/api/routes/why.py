@@ -13,7 +13,7 @@ from ...kube.errors import (
     NotFoundError,
     NotSentError,
 )
-from ...model.controlled_resources import executed_commands
+from ...model.controlled_resources import executed_command
 from ...model.job import Action
 from ...model.names import PODGROUPS
 from ...model.pod import PodPhase
@@ -116,15 +116,17 @@ async def _stopped_by(state: AppState, job: CachedObject, summary: JobSummary) -
     The status names the Command; that of another client of Kubernetes has no record.
     """
     action = _STOPS.get(summary.phase)
-    if action is None or not isinstance(job, CachedJob):
+    command = executed_command(job.status) if isinstance(job, CachedJob) else None
+    if action is None or command is None:
         return ""
-    uids = {each.uid for each in executed_commands(job.status)}
     try:
         of = (summary.kind, summary.namespace, summary.name)
         records = await state.store.history(*of, limit=_MAX_COMMANDS)
     except StoreUnavailableError:
         return ""
-    named = (each.who for each in records if each.action == action and each.command_uid in uids)
+    named = (
+        each.who for each in records if (each.action, each.command_uid) == (action, command.uid)
+    )
     return next(named, "")
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def simulate(
     client: "Client",
     invocation: typer.Context,
-    program: ProgramArgument = None,  # noqa: RUF013 - the alias permits it
+    program: ProgramArgument = None,
     file: Annotated[
         Path | None,
         typer.Option(
@@ -37,7 +37,7 @@ def simulate(
     output_format: Annotated[
         Literal["table", "json", "yaml"], typer.Option("--format", "-o", help="Of the result.")
     ] = "table",
-    wrap: Wrap = None,  # noqa: RUF013
+    wrap: Wrap = None,
     *,
     flags: Flags,
 ) -> None:

@@ -35,17 +35,6 @@ class Arguments:
         """Return the value of a boolean flag."""
         return bool(self.values[flag])
 
-    # Names of earlier versions, for plugins of other packages.
-
-    @property
-    def complaints(self) -> tuple[str, ...]:
-        """Alias of ``warnings``."""
-        return self.warnings
-
-    def switch(self, flag: str) -> bool:
-        """Alias of :meth:`boolean`."""
-        return self.boolean(flag)
-
 
 def parse(args: Sequence[str], defaults: Mapping[str, Value]) -> Arguments:
     """Parse ``--flag=value``, ``--flag value`` and, for booleans, ``--flag``, with one dash or two.
@@ -87,7 +76,3 @@ def _value(text: str, default: Value | None) -> Value:
     if isinstance(default, int):
         return int(text, 8) if _OCTAL.fullmatch(text) else int(text, 0)
     return text
-
-
-read = parse
-"""Name of :func:`parse` in earlier versions."""

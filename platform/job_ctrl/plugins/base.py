@@ -16,7 +16,7 @@ JsonObject = dict[str, Any]
 """An object to create, as decoded JSON."""
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredObject:
     """An object that a job needs as long as it has pods."""
 
@@ -26,32 +26,6 @@ class DesiredObject:
     """Builds the object; called in a thread, and only if the object does not exist."""
     synced_data: Mapping[str, str] = field(default_factory=dict)
     """Entries of ``data`` that are updated when the job is scaled; others are not changed."""
-
-    def __init__(
-        self,
-        *,
-        resource: Resource,
-        name: str,
-        build: Callable[[], JsonObject],
-        synced_data: Mapping[str, str] | None = None,
-        follow: Mapping[str, str] | None = None,
-    ) -> None:
-        """*follow* is the name of *synced_data* in earlier versions.
-
-        Raises:
-            TypeError: both are given.
-        """
-        if synced_data is not None and follow is not None:
-            raise TypeError("synced_data and follow are the same argument")
-        object.__setattr__(self, "resource", resource)
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "build", build)
-        object.__setattr__(self, "synced_data", dict(synced_data or follow or {}))
-
-    @property
-    def follow(self) -> Mapping[str, str]:
-        """Alias of ``synced_data``."""
-        return self.synced_data
 
 
 @runtime_checkable
@@ -103,29 +77,4 @@ class Factory(Protocol):
 
     def __call__(self, arguments: Sequence[str], /) -> object:
         """Return a plugin; invalid arguments become its ``warnings``."""
-        ...
-
-
-# Names of earlier versions, for plugins of other packages.
-
-Made = JsonObject
-Wanted = DesiredObject
-ShapesPods = PodMutator
-BringsObjects = ObjectProvider
-TakesObjectsAway = ObjectRemover
-
-
-@runtime_checkable
-class HasComplaints(Protocol):
-    """:class:`HasWarnings` with the attribute's name of earlier versions."""
-
-    complaints: tuple[str, ...]
-
-
-@runtime_checkable
-class ChecksJobs(Protocol):
-    """:class:`JobValidator` with the method's name of earlier versions."""
-
-    def complaints_about(self, job: Job) -> Sequence[str]:
-        """Return what ``validate_job`` returns."""
         ...

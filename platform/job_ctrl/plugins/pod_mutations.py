@@ -55,9 +55,12 @@ def find_task(job: Job, name: str) -> TaskSpec | None:
 
 
 def add_port(container: dict[str, Any], name: str, number: int) -> None:
-    """Declare a port of *container*, unless a port of this number is declared."""
+    """Declare a port of *container*, unless it has a port of this number, or of this name.
+
+    The API server rejects pods with two ports of one name.
+    """
     ports = container.get("ports") or []
-    if all(port.get("containerPort") != number for port in ports):
+    if all(port.get("containerPort") != number and port.get("name") != name for port in ports):
         container["ports"] = [*ports, {"name": name, "containerPort": number}]
 
 

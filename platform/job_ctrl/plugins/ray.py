@@ -122,10 +122,11 @@ class Ray:
     def _service(self, job: Job, name: str) -> JsonObject:
         head = find_task(job, self._head)
         declared = {
-            port.container_port
+            declared
             for container in (_containers(head) if head else ())
             if container.name == self._containers[self._head]
             for port in container.ports
+            for declared in (port.container_port, port.name)
         }
         return {
             "metadata": {
@@ -144,8 +145,8 @@ class Ray:
                         "name": port,
                         "protocol": "TCP",
                         "port": number,
-                        # One that the template declares may have another name there.
-                        "targetPort": number if number in declared else port,
+                        # The template may declare it by another name, or this name for another.
+                        "targetPort": port if declared.isdisjoint((number, port)) else number,
                     }
                     for port, number in self._ports.items()
                 ],

@@ -5,7 +5,7 @@ then also mutate the containers that frameworks add; ``hcclrank``, which reads t
 others, last. Plugins of other packages (:mod:`.entry_points`) run first.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...model.job import Job
 from ...model.names import Resource
@@ -14,10 +14,8 @@ from ..pods import Pod
 from . import entry_points
 from .array import Array
 from .base import (
-    ChecksJobs,
     DesiredObject,
     Factory,
-    HasComplaints,
     HasWarnings,
     JobValidator,
     JsonObject,
@@ -47,7 +45,7 @@ BUILT_IN: Mapping[str, Factory] = {
     "hcclrank": HcclRank,
 }
 ORDER = tuple(BUILT_IN)
-_HOOKS = (PodMutator, ObjectProvider, ObjectRemover, JobValidator, ChecksJobs)
+_HOOKS = (PodMutator, ObjectProvider, ObjectRemover, JobValidator)
 
 
 class JobPlugins:
@@ -124,25 +122,19 @@ class JobPlugins:
         for name, plugin in self._plugins:
             if isinstance(plugin, HasWarnings):
                 yield from plugin.warnings
-            elif isinstance(plugin, HasComplaints):
-                yield from plugin.complaints
             if isinstance(plugin, JobValidator):
-                yield from _validate(name, "validate_job", plugin.validate_job, job)
-            elif isinstance(plugin, ChecksJobs):
-                yield from _validate(name, "complaints_about", plugin.complaints_about, job)
+                yield from _validate(name, plugin, job)
 
     def _require_all(self) -> None:
         if self._missing is not None:
             raise self._missing.with_traceback(None)  # the same error is raised by each sync
 
 
-def _validate(
-    plugin: str, hook: str, validate: Callable[[Job], Sequence[str]], job: Job
-) -> list[str]:
+def _validate(name: str, plugin: JobValidator, job: Job) -> list[str]:
     """Return the warnings of one plugin about *job*; its failure is a warning, too."""
     try:
-        with plugin_errors(plugin, hook):
-            return list(validate(job))
+        with plugin_errors(name, "validate_job"):
+            return list(plugin.validate_job(job))
     except PluginError as error:
         return [str(error)]
 

@@ -102,29 +102,12 @@ def target_for_command(
 
 
 def target_from_status(status: JobStatus) -> RestartTarget:
-    """Return what the last restart replaces, according to *status*.
-
-    Earlier versions wrote no mark; they began ``state.message`` with the target instead. They also
-    left the mark of an earlier restart unchanged, so a restart of the whole job overrules it.
-    """
-    action = ACTIONS.get(status.state.reason)
-    if action is not None and action.target is Target.JOB:
-        return RestartTarget()
+    """Return what the last restart replaces, according to *status*."""
     mark = status.controlled_resources.get(RESTART_TARGET)
     if mark is None:
-        return _parse_legacy_message(status.state.message) if action else RestartTarget()
+        return RestartTarget()
     kind, _, name = mark.partition("/")
     return RestartTarget(Target(kind) if kind in _TARGETS_IN_JOB else Target.POD, name)
-
-
-def _parse_legacy_message(message: str) -> RestartTarget:
-    kind, _, rest = message.partition(" ")
-    if not kind:
-        return RestartTarget()
-    # An unknown text matches no pod.
-    return RestartTarget(
-        Target(kind) if kind in _TARGETS_IN_JOB else Target.POD, rest.partition(":")[0]
-    )
 
 
 def _target_name(kind: Target, source: PodInfo | LifecycleEvent) -> str:

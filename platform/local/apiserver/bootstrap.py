@@ -12,6 +12,7 @@ from ...model.names import Resource
 from ...model.node_identity import FRONT_PROXY_CLIENT
 from .aggregation.client import EXTRA_PREFIX, GROUP_HEADER, UID_HEADER, USER_HEADER
 from .authorization import bootstrap_policy
+from .builtin import flow_control_objects
 from .discovery.catalog import Catalog
 from .errors.status import StatusError
 from .http.requests import Json, ObjectPath
@@ -89,6 +90,11 @@ async def ensure_defaults(
         body = {"metadata": {"name": name}, "value": value, "description": description}
         writes.append(_create(writer, catalog, names.PRIORITYCLASSES, body))
     writes.append(_create(writer, catalog, names.STORAGECLASSES, _dir_storage_class()))
+    writes += [
+        _create(writer, catalog, resource, obj)
+        for resource in flow_control_objects.RESOURCES
+        for obj in flow_control_objects.initial_objects(resource).values()
+    ]
     writes += [_apply_crd(writer, catalog, definition) for definition in definitions]
     writes += [
         _create(writer, catalog, names.CRDS, {**each, "metadata": dict(each["metadata"])})
@@ -163,7 +169,11 @@ def _dir_storage_class() -> Json:
     """The default storage class."""
     annotations = {"storageclass.kubernetes.io/is-default-class": "true"}
     metadata = {"name": names.DIR_STORAGE_CLASS, "annotations": annotations}
-    return {"metadata": metadata, "provisioner": names.DIR_PROVISIONER}
+    return {
+        "metadata": metadata,
+        "provisioner": names.DIR_PROVISIONER,
+        "allowVolumeExpansion": True,  # a directory has no size
+    }
 
 
 def _create(

@@ -45,13 +45,14 @@ from .controllers.certificates import CertificateController
 from .controllers.crds import CrdController
 from .controllers.disruptions import DisruptionController
 from .controllers.event_ttl import EventTtlController
+from .controllers.flow_control import FlowControlController
 from .controllers.garbage_collector import GarbageCollector
 from .controllers.namespaces import NamespaceController
 from .controllers.node_health import NodeLifecycleSettings
 from .controllers.node_lifecycle import NodeLifecycleController
 from .controllers.pod_garbage_collector import PodGarbageCollector
-from .controllers.podgroup_protection import PodGroupProtectionController
 from .controllers.pods_by_node import PodsByNode
+from .controllers.protection import PROTECTION_CONTROLLERS
 from .controllers.remote_garbage import RemoteGarbageCollector
 from .controllers.resource_quotas import ResourceQuotaController
 from .controllers.role_aggregation import RoleAggregationController
@@ -247,7 +248,8 @@ class _ServerCore:
             EventTtlController(context),
             PersistentVolumeController(context, joining.volumes_node if joining else ""),
             DisruptionController(context),
-            PodGroupProtectionController(context),
+            FlowControlController(context),
+            *(each(context) for each in PROTECTION_CONTROLLERS),
             ResourceQuotaController(context, quotas),
             RoleAggregationController(context),
             ServiceAddressController(context, config.pod_network.ranges.cluster_ips),

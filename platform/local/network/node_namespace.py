@@ -29,7 +29,7 @@ _PASSED = (_CAP_NET_ADMIN, _CAP_SYS_ADMIN)
 """Capabilities of programs that this process starts to change the network."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_SYSTEM_PROGRAMS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+SYSTEM_PROGRAMS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _PACKAGES = (("pasta", "passt"), ("ip", "iproute2"), ("nft", "nftables"))
 _TUN = "/dev/net/tun"
 _MESSAGE = 1024
@@ -68,7 +68,7 @@ def find_program(name: str) -> str | None:
 
     Debian's PATH of normal users has no directories for administrators, and the programs are there.
     """
-    path = os.pathsep.join((os.environ.get("PATH", os.defpath), *_SYSTEM_PROGRAMS))
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), *SYSTEM_PROGRAMS))
     return shutil.which(name, path=path)
 
 

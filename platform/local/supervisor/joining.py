@@ -15,13 +15,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 from ...kube.client.client import Client
-from ...kube.client.config import Credentials
+from ...kube.client.config import Credentials, load_credentials
 from ...kube.errors import ApiError, ConnectionLostError, UnauthorizedError
 from ...kube.private_files import read_private, write_private
 from ...machinery.x509 import key_pem, new_key, parse_key, public_key_hash
 from ...model import bootstrap_tokens
 from ...model.bootstrap_tokens import JoinToken
-from ...model.names import CONFIGMAPS
+from ...model.names import CONFIGMAPS, NODES
 from ...model.node_identity import CLIENT_SIGNER
 from ..agent.certificates import (
     CLIENT_FILE,
@@ -39,6 +39,9 @@ KEY_FILE = "kubelet-client.key"
 """The key of the first certificate, until that is stored: a killed command continues with it."""
 
 KUBECONFIG_FILE = "kubelet.kubeconfig"
+_CHECK_TIMEOUT = 5.0
+"""Seconds that a start waits for an API server to respond."""
+
 _CA_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\s*", re.DOTALL)
 
 
@@ -125,6 +128,32 @@ def join(data: DataDir, token: JoinToken, node: str) -> Membership:
     write_private(data.node_json, msgspec.json.encode(membership))
     (data.pki / KEY_FILE).unlink(missing_ok=True)
     return membership
+
+
+def check_accepted(data: DataDir, config: Path, membership: Membership) -> None:
+    """Check that the API server accepts the certificate of a node, if the server responds.
+
+    If not, the machine may start nevertheless: its pods run on, and the agent waits for the server.
+
+    Raises:
+        JoinError: the node was revoked.
+    """
+    try:
+        asyncio.run(_read_node(load_credentials(str(config)), membership.node))
+    except UnauthorizedError:
+        raise JoinError(
+            f"{membership.server} refuses the certificate of node {membership.node}: it was "
+            f"revoked with `batholith nodes revoke`. If this machine may join again, delete "
+            f"{data.root}, and join with a new token and another --name"
+        ) from None
+    except (ApiError, ConnectionLostError, TimeoutError):
+        return
+
+
+async def _read_node(credentials: Credentials, node: str) -> None:
+    async with Client(credentials, user_agent="batholith-join") as client:
+        async with asyncio.timeout(_CHECK_TIMEOUT):
+            await client.get(NODES, node, view=dict)
 
 
 async def _pinned_ca(anonymous: Credentials, wanted: str) -> bytes:

@@ -119,6 +119,24 @@ def propose(
     return replace(proposal, replicas=replicas)
 
 
+def propose_for_value(
+    current: int, value: int, target: int, *, ready: int, tolerance: Tolerance
+) -> int:
+    """Return the replicas for which one *value* would be the *target*, which *ready* pods cause."""
+    ratio = value / target
+    return current if tolerance.includes(ratio) else math.ceil(ratio * ready)
+
+
+def propose_for_average(
+    replicas: int, value: int, target: int, *, tolerance: Tolerance
+) -> Proposal:
+    """Return the replicas of which each would have the *target* as its part of *value*."""
+    average = math.ceil(value / replicas) if replicas else value
+    if replicas and tolerance.includes(value / (target * replicas)):
+        return Proposal(replicas, average)
+    return Proposal(math.ceil(value / target), average)
+
+
 def _requests(pods: Collection[PodState], target: Target) -> dict[str, int]:
     """Return the requests by pod.
 

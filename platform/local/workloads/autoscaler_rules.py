@@ -22,11 +22,15 @@ from .autoscaler_metrics import (
     Target,
     Tolerance,
     propose,
+    propose_for_average,
+    propose_for_value,
 )
 from .autoscaler_types import (
     Autoscaler,
     AutoscalerStatus,
+    MeasuredValue,
     MetricSpec,
+    OtherSource,
     PodMetrics,
     ResourceSource,
     Scale,
@@ -38,12 +42,12 @@ Json = dict[str, Any]
 ABLE, ACTIVE, LIMITED = "AbleToScale", "ScalingActive", "ScalingLimited"
 _DEFAULT_TOLERANCE = 0.1
 _MICRO = 1_000_000
-_OTHER_APIS = {
-    "Pods": ("pods", "FailedGetPodsMetric", "custom.metrics.k8s.io"),
-    "Object": ("object", "FailedGetObjectMetric", "custom.metrics.k8s.io"),
-    "External": ("external", "FailedGetExternalMetric", "external.metrics.k8s.io"),
+_OTHER_SOURCES = {
+    "Pods": ("pods", "FailedGetPodsMetric"),
+    "Object": ("object", "FailedGetObjectMetric"),
+    "External": ("external", "FailedGetExternalMetric"),
 }
-"""Sources by type: their field, the reason of the condition, and the API that would serve them."""
+"""Sources that other API servers have, by type: their field, and the reason of the condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,10 @@ class AutoscalerView:
     pods: Sequence[ScaledPod] = ()
     metrics: Sequence[PodMetrics] = ()
     metrics_error: str = ""
+    values: dict[int, Sequence[MeasuredValue]] = field(default_factory=dict)
+    """Those of other API servers, by the index of their metric."""
+
+    value_errors: dict[int, MetricsError] = field(default_factory=dict)
     rescale_error: str = ""
     """Why the target could not be scaled."""
 
@@ -245,9 +253,9 @@ class _Computed:
         statuses: list[Json] = []
         failures: list[_MetricError] = []
         replicas, name = 0, ""
-        for metric in view.autoscaler.spec.metrics:
+        for index, metric in enumerate(view.autoscaler.spec.metrics):
             try:
-                proposal, found, status = _compute(view, metric, scale.spec.replicas)
+                proposal, found, status = _compute(view, index, metric, scale)
             except _MetricError as error:
                 yield RecordEvent("Warning", error.condition.reason, error.condition.message)
                 failures.append(error)
@@ -282,7 +290,9 @@ def _selector_event(problem: Reason) -> tuple[str, str]:
 MISSING_SELECTOR = Reason("InvalidSelector", "the HPA target's scale is missing a selector")
 
 
-def _compute(view: AutoscalerView, metric: MetricSpec, current: int) -> tuple[Proposal, str, Json]:
+def _compute(
+    view: AutoscalerView, index: int, metric: MetricSpec, scale: Scale
+) -> tuple[Proposal, str, Json]:
     """Return the proposal of one metric, its name in messages, and its status.
 
     Raises:
@@ -295,9 +305,9 @@ def _compute(view: AutoscalerView, metric: MetricSpec, current: int) -> tuple[Pr
         source, reason = metric.container_resource, "FailedGetContainerResourceMetric"
         text, field_name = f"failed to get {source.container} container metric value", ""
     else:
-        raise _unserved(metric)
+        return _compute_other(view, index, metric, scale)
     try:
-        proposal = _propose(view, source, current)
+        proposal = _propose(view, source, scale.spec.replicas)
     except MetricsError as error:
         what = "usage" if source.target.average_value is not None else "utilization"
         problem = f"failed to get {source.name} {what}: {error}"
@@ -315,17 +325,83 @@ def _compute(view: AutoscalerView, metric: MetricSpec, current: int) -> tuple[Pr
     return proposal, name, {"type": metric.type, "containerResource": named}
 
 
-def _unserved(metric: MetricSpec) -> _MetricError:
-    """Return the error of a metric whose API is not served."""
-    what, reason, group = _OTHER_APIS[metric.type]
-    source = getattr(metric, what)
-    name = "" if source is None else source.metric.name
-    api = group.removesuffix(".metrics.k8s.io")
-    problem = (
-        f"unable to get metric {name}: unable to fetch metrics from {api} metrics API: "
-        f"no {api} metrics API ({group}) registered"
+def _compute_other(
+    view: AutoscalerView, index: int, metric: MetricSpec, scale: Scale
+) -> tuple[Proposal, str, Json]:
+    """Do as :func:`_compute` for a metric of another API server."""
+    what, reason = _OTHER_SOURCES[metric.type]
+    source: OtherSource = getattr(metric, what)
+    try:
+        if error := view.value_errors.get(index):
+            raise error
+        proposal = _propose_by_values(view, view.values[index], source, scale, what)
+    except MetricsError as error:
+        text = f"failed to get {what} metric value: {error}"
+        raise _MetricError(text, Reason(reason, str(error))) from error
+    name = f"{what} metric {source.metric.name}"
+    status: Json = {"metric": {"name": source.metric.name}}
+    if source.metric.selector is not None:
+        status["metric"]["selector"] = source.metric.selector
+    if what == "object":
+        about = source.described_object
+        name = f"{about.kind} metric {source.metric.name}"
+        status["describedObject"] = msgspec.to_builtins(about)
+    kind = "averageValue" if source.target.average_value is not None else "value"
+    status["current"] = {kind: _quantity("", proposal.average)}
+    return proposal, name, {"type": metric.type, what: status}
+
+
+def _propose_by_values(
+    view: AutoscalerView,
+    values: Sequence[MeasuredValue],
+    source: OtherSource,
+    scale: Scale,
+    what: str,
+) -> Proposal:
+    """Return the proposal for a value of each pod, for one value, or for a sum of values.
+
+    Raises:
+        MetricsError: it cannot be computed.
+    """
+    tolerance, target = _tolerance(view.autoscaler), source.target
+    if what == "pods":
+        return propose(
+            scale.spec.replicas,
+            Target(_milli(target.average_value or 0), is_utilization=False),
+            pods=[_pod_state(pod, ResourceSource()) for pod in view.pods],
+            usages={each.described_object.name: _value_of_pod(each) for each in values},
+            resource="",
+            tolerance=tolerance,
+            now=view.now.timestamp(),
+        )
+    found = values if what == "external" else values[:1]
+    value = sum(_measured(each) for each in found)
+    if target.average_value is not None:
+        average = _milli(target.average_value)
+        return propose_for_average(scale.status.replicas, value, average, tolerance=tolerance)
+    ready = sum(map(_is_ready, view.pods))
+    replicas = propose_for_value(
+        scale.spec.replicas, value, _milli(target.value or 0), ready=ready, tolerance=tolerance
     )
-    return _MetricError(f"failed to get {what} metric value: {problem}", Reason(reason, problem))
+    return Proposal(replicas, value)
+
+
+def _value_of_pod(measured: MeasuredValue) -> PodUsage:
+    at = times.known(measured.timestamp)
+    seconds = float(measured.window_seconds or 0)
+    return PodUsage(_measured(measured), 0.0 if at is None else at.timestamp(), seconds)
+
+
+def _measured(measured: MeasuredValue) -> int:
+    try:
+        return parse(measured.value).milli_value()
+    except QuantityError as error:
+        raise MetricsError(f"the value of the metric is no quantity: {error}") from error
+
+
+def _is_ready(pod: ScaledPod) -> bool:
+    ready = any((each.type, each.status) == ("Ready", "True") for each in pod.status.conditions)
+    return ready and pod.status.phase == "Running"
 
 
 def _propose(view: AutoscalerView, source: ResourceSource, current: int) -> Proposal:

@@ -27,12 +27,14 @@ class MetricTarget(ApiStruct, frozen=True):
     type: str = ""
     average_utilization: int | None = None
     average_value: str | int | None = None
+    value: str | int | None = None
 
 
 class MetricIdentifier(ApiStruct, frozen=True):
     """Name of a metric of another API."""
 
     name: str = ""
+    selector: Json | None = None
 
 
 class ResourceSource(ApiStruct, frozen=True):
@@ -44,9 +46,21 @@ class ResourceSource(ApiStruct, frozen=True):
 
 
 class OtherSource(ApiStruct, frozen=True):
-    """A metric of an API that is not served."""
+    """A metric that another API server has."""
 
     metric: MetricIdentifier = MetricIdentifier()
+    target: MetricTarget = MetricTarget()
+    described_object: TargetReference = TargetReference()
+    """What it is about, of the type ``Object``."""
+
+
+class MeasuredValue(ApiStruct, frozen=True):
+    """A value of such a metric."""
+
+    described_object: TargetReference = TargetReference()
+    value: str | int = 0
+    timestamp: str = ""
+    window_seconds: int | None = None
 
 
 class MetricSpec(ApiStruct, frozen=True):

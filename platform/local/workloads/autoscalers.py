@@ -1,4 +1,4 @@
-"""Controller of HorizontalPodAutoscalers, on the usage that metrics.k8s.io has."""
+"""Controller of HorizontalPodAutoscalers, on metrics.k8s.io and the APIs of other metrics."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,6 +18,7 @@ from ...machinery.reconcile.state import KeyStates
 from ...model.names import PODS, Resource
 from ...model.selectors import Selector, SelectorError, parse_label_selector
 from .autoscaler_limits import History, Reason
+from .autoscaler_metrics import MetricsError
 from .autoscaler_rules import (
     MISSING_SELECTOR,
     AutoscalerEffect,
@@ -27,6 +28,7 @@ from .autoscaler_rules import (
     WriteStatus,
     decide,
 )
+from .autoscaler_sources import MetricReader, TargetError
 from .autoscaler_types import (
     AUTOSCALERS,
     POD_METRICS,
@@ -44,10 +46,6 @@ SYNC_PERIOD = 15.0
 
 _MAX_CONFLICTS = 5
 """Attempts to set a scale that others change."""
-
-
-class _TargetError(Exception):
-    """There is no scale; the text is the reason."""
 
 
 @dataclass(slots=True)
@@ -76,6 +74,7 @@ class AutoscalerController(Controller[AutoscalerView, AutoscalerEffect]):
         self._autoscalers = WriteThroughCache(
             client, AUTOSCALERS, Autoscaler, autoscalers, clock=self.clock
         )
+        self._metrics = MetricReader(client, self._plural)
         self._states: KeyStates[_State] = KeyStates(_State)
         self.keep(self._autoscalers, self._states)
         self.sources = [KindSource(autoscalers, self._on_autoscaler)]
@@ -101,7 +100,7 @@ class AutoscalerController(Controller[AutoscalerView, AutoscalerEffect]):
         )
         try:
             view.scale = await self._scale(found)
-        except (ApiError, _TargetError) as error:
+        except (ApiError, TargetError) as error:
             view.scale_error = error.message if isinstance(error, ApiError) else str(error)
             return view
         await self._read_usage(view, state, view.scale.status.selector)
@@ -111,7 +110,7 @@ class AutoscalerController(Controller[AutoscalerView, AutoscalerEffect]):
         """Return the scale of the target.
 
         Raises:
-            _TargetError, ApiError: there is none.
+            TargetError, ApiError: there is none.
         """
         reference, namespace = found.spec.scale_target_ref, found.metadata.namespace
         resource = await self._resource(reference)
@@ -122,7 +121,7 @@ class AutoscalerController(Controller[AutoscalerView, AutoscalerEffect]):
         """Return the resource of a target, which is looked up each time: a definition may be new.
 
         Raises:
-            _TargetError: there is none with this kind.
+            TargetError: there is none with this kind.
             ApiError: it cannot be read.
         """
         group, _, version = reference.api_version.rpartition("/")
@@ -134,7 +133,11 @@ class AutoscalerController(Controller[AutoscalerView, AutoscalerEffect]):
         for each in served:
             if each.kind == reference.kind and "/" not in each.name:
                 return Resource(group, version, each.name, each.kind)
-        raise _TargetError(f'no matches for kind "{reference.kind}" in group "{group}"')
+        raise TargetError(f'no matches for kind "{reference.kind}" in group "{group}"')
+
+    async def _plural(self, reference: TargetReference) -> str:
+        resource = await self._resource(reference)
+        return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
 
     async def _read_usage(self, view: AutoscalerView, state: _State, selector: str) -> None:
         """Read the pods of the target, and what they use, into *view*."""
@@ -169,6 +172,18 @@ class AutoscalerController(Controller[AutoscalerView, AutoscalerEffect]):
             view.metrics_error = (
                 f"unable to fetch metrics from resource metrics API: {error.message}"
             )
+        await self._read_other_metrics(view, selector)
+
+    async def _read_other_metrics(self, view: AutoscalerView, selector: str) -> None:
+        """Read the metrics that other API servers have into *view*."""
+        namespace = view.autoscaler.metadata.namespace
+        for index, metric in enumerate(view.autoscaler.spec.metrics):
+            if metric.type in ("Pods", "Object", "External"):
+                try:
+                    read = self._metrics.read(metric, namespace, pods=selector)
+                    view.values[index] = await read
+                except MetricsError as error:
+                    view.value_errors[index] = error
 
     def _selecting(self, view: AutoscalerView) -> list[str]:
         """Return the keys of the autoscalers whose targets have one of the pods."""
@@ -194,7 +209,7 @@ class AutoscalerController(Controller[AutoscalerView, AutoscalerEffect]):
             case SetScale():
                 try:
                     await self._set_scale(view, effect.replicas)
-                except (ApiError, _TargetError) as error:
+                except (ApiError, TargetError) as error:
                     text = error.message if isinstance(error, ApiError) else str(error)
                     view.rescale_error = text
             case WriteStatus():
@@ -215,7 +230,7 @@ class AutoscalerController(Controller[AutoscalerView, AutoscalerEffect]):
         """Set the replicas of the target, also if others change it concurrently.
 
         Raises:
-            _TargetError, ApiError: it cannot be set.
+            TargetError, ApiError: it cannot be set.
         """
         reference = view.autoscaler.spec.scale_target_ref
         resource = await self._resource(reference)

@@ -8,11 +8,14 @@ import msgspec
 from ...machinery.reconcile.controller import RequeueAfter
 from ...model.base import ApiStruct
 from ...model.meta import LabelSelector, ObjectMeta
+from ...model.names import TEMPLATE_GENERATION
 from ...model.selectors import Selector, from_label_selector
 from .deployment_types import scaled
 from .node_rules import Fit, Node, fit, pinned_node
 from .revisions import REVISION_LABEL, DeleteRevision, Revision
 from .types import Json, Pod, WriteStatus, next_available_in
+
+TEMPLATE_GENERATION_LABEL = "pod-template-generation"
 
 BURST_REPLICAS = 250
 """Pods that one pass creates or deletes at most."""
@@ -63,6 +66,11 @@ class DaemonSet(ApiStruct, frozen=True):
         return from_label_selector(self.spec.selector)
 
     @property
+    def template_generation(self) -> str:
+        """The generation of the template; empty if the API server does not set it."""
+        return self.metadata.annotations.get(TEMPLATE_GENERATION, "")
+
+    @property
     def rolling(self) -> RollingUpdate:
         """The limits of its rolling updates."""
         return self.spec.update_strategy.rolling_update or RollingUpdate()
@@ -100,8 +108,10 @@ class DaemonView:
         return found
 
     def is_current(self, pod: Pod) -> bool:
-        """Whether *pod* is of the current template."""
-        return pod.metadata.labels.get(REVISION_LABEL) == self.hash
+        """Whether *pod* is of the current template, by its hash or the generation."""
+        labels, generation = pod.metadata.labels, self.found.template_generation
+        same_generation = labels.get(TEMPLATE_GENERATION_LABEL) == generation != ""
+        return same_generation or labels.get(REVISION_LABEL) == self.hash
 
     def is_available(self, pod: Pod) -> bool:
         """Whether *pod* has been ready for long enough."""

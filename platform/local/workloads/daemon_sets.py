@@ -17,6 +17,7 @@ from ...machinery.reconcile.controller import Controller, ControllerSettings, Re
 from ...machinery.reconcile.events import Event, Events
 from ...model.names import DAEMONSETS
 from .daemon_rules import (
+    TEMPLATE_GENERATION_LABEL,
     CreatePods,
     DaemonEffect,
     DaemonSet,
@@ -190,7 +191,10 @@ class DaemonSetController(Controller[DaemonView, DaemonEffect]):
         prefix = f"{owner.metadata.name}-"
         name = self._pods.new_name(prefix)
         body = from_template(view.template, owner, name=name, generate_name=prefix)
-        body["metadata"]["labels"][REVISION_LABEL] = view.hash
+        labels = body["metadata"]["labels"]
+        labels[REVISION_LABEL] = view.hash
+        if generation := view.found.template_generation:
+            labels[TEMPLATE_GENERATION_LABEL] = generation
         spec = body["spec"]
         spec["tolerations"] = tolerations(spec)
         spec["affinity"] = pinned_affinity(spec.get("affinity"), node)

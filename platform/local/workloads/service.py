@@ -14,6 +14,7 @@ from ...model.names import (
     CONTROLLERREVISIONS,
     DAEMONSETS,
     DEPLOYMENTS,
+    DEVICETAINTRULES,
     NODES,
     PERSISTENTVOLUMECLAIMS,
     PODS,
@@ -21,6 +22,7 @@ from ...model.names import (
     REPLICATIONCONTROLLERS,
     RESOURCECLAIMS,
     RESOURCECLAIMTEMPLATES,
+    RESOURCESLICES,
     SERVICES,
     STATEFULSETS,
     Resource,
@@ -32,8 +34,22 @@ from .daemon_rules import DaemonSet
 from .daemon_sets import DaemonSetController
 from .deployment_types import Deployment
 from .deployments import DeploymentController
+from .device_taint_rules import DeviceTaintRule, ResourceSlice
+from .device_taints import (
+    POOL_INDEX,
+    DeviceTaintEvictionController,
+    DeviceTaintRuleController,
+    DeviceTaints,
+    pool_of,
+    pools_of,
+)
 from .endpoint_mirroring import EndpointMirroringController
 from .endpoints import EndpointsController
+from .ephemeral_volumes import (
+    VOLUME_CLAIMS_INDEX,
+    EphemeralVolumeController,
+    volume_claims_of,
+)
 from .node_rules import Node
 from .replica_rules import ReplicaSet
 from .replica_sets import ReplicaSetController
@@ -55,6 +71,7 @@ ACCOUNT_NAMESPACE = "kube-system"
 
 
 _CLAIM_CONTROLLER = "resource-claim-controller"
+_DEVICE_TAINT_CONTROLLER = "device-taint-eviction-controller"
 
 
 class _Common(TypedDict):
@@ -92,9 +109,13 @@ class _Builder:
                 "orphans": _orphan_namespace,
                 CLAIMS_INDEX: claims_of,
                 TEMPLATES_INDEX: templates_of,
+                VOLUME_CLAIMS_INDEX: volume_claims_of,
             },
         )
-        self._claims = Informer(client, RESOURCECLAIMS, ResourceClaim)
+        self._volume_claims = Informer(client, PERSISTENTVOLUMECLAIMS, Claim)
+        self._claims = Informer(
+            client, RESOURCECLAIMS, ResourceClaim, indexes={POOL_INDEX: pools_of}
+        )
         self._revisions = Informer(client, CONTROLLERREVISIONS, Revision, indexes={"owner": _owner})
         self._replica_sets = self._sets(REPLICASETS)
         self._services = Informer(client, SERVICES, Service, indexes={"namespace": _namespace})
@@ -115,6 +136,7 @@ class _Builder:
             "statefulset-controller": self._stateful_sets(),
             "daemon-set-controller": self._daemon_sets(),
             "horizontal-pod-autoscaler": self._autoscalers(),
+            "ephemeral-volume-controller": self._ephemeral_volumes(),
             "resource-claims-of-pods": self._pod_claims(),
             _CLAIM_CONTROLLER: ResourceClaimController(
                 self._account(_CLAIM_CONTROLLER),
@@ -122,6 +144,7 @@ class _Builder:
                 claims=self._claims,
                 **self._common,
             ),
+            **self._device_taints(),
         }
 
     def _account(self, name: str) -> Client:
@@ -185,7 +208,7 @@ class _Builder:
                 self._client, STATEFULSETS, StatefulSet, indexes={"namespace": _namespace}
             ),
             revisions=self._revisions,
-            claims=Informer(self._client, PERSISTENTVOLUMECLAIMS, Claim),
+            claims=self._volume_claims,
             pods=self._pods,
             recorder=self._events("statefulset-controller"),
             **self._common,
@@ -204,6 +227,15 @@ class _Builder:
             **self._common,
         )
 
+    def _ephemeral_volumes(self) -> EphemeralVolumeController:
+        return EphemeralVolumeController(
+            self._account("ephemeral-volume-controller"),
+            pods=self._pods,
+            claims=self._volume_claims,
+            recorder=self._events("ephemeral_volume"),
+            **self._common,
+        )
+
     def _pod_claims(self) -> PodClaimController:
         return PodClaimController(
             self._account(_CLAIM_CONTROLLER),
@@ -213,6 +245,28 @@ class _Builder:
             recorder=self._events("resource_claim"),
             **self._common,
         )
+
+    def _device_taints(self) -> Mapping[str, Controller[Any, Any]]:
+        client = self._account(_DEVICE_TAINT_CONTROLLER)
+        taints = DeviceTaints(
+            pods=self._pods,
+            claims=self._claims,
+            slices=Informer(
+                self._client, RESOURCESLICES, ResourceSlice, indexes={POOL_INDEX: pool_of}
+            ),
+            rules=Informer(self._client, DEVICETAINTRULES, DeviceTaintRule),
+        )
+        rules = DeviceTaintRuleController(client, taints, **self._common)
+        return {
+            "device-taint-rules": rules,
+            _DEVICE_TAINT_CONTROLLER: DeviceTaintEvictionController(
+                client,
+                taints,
+                rules,
+                recorder=self._events(_DEVICE_TAINT_CONTROLLER),
+                **self._common,
+            ),
+        }
 
     def _autoscalers(self) -> AutoscalerController:
         return AutoscalerController(

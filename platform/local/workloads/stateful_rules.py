@@ -5,7 +5,13 @@ from dataclasses import dataclass
 
 from ...machinery.reconcile.controller import RequeueAfter
 from .revisions import REVISION_LABEL, DeleteRevision, Revision
-from .stateful_types import Claim, PodRevisions, StatefulSet, wanted_owners
+from .stateful_types import (
+    Claim,
+    PodRevisions,
+    StatefulSet,
+    identity_labels,
+    wanted_owners,
+)
 from .types import Json, Pod, WriteStatus, next_available_in
 
 _ZEROS = ("replicas", "availableReplicas", "collisionCount")
@@ -65,8 +71,23 @@ class OwnClaim:
     owners: list[Json]
 
 
+@dataclass(frozen=True, slots=True)
+class IdentifyPod:
+    """An adopted pod that lacks labels of its identity."""
+
+    pod: Pod
+    labels: Mapping[str, str]
+
+
 StatefulEffect = (
-    CreatePod | DeletePod | CreateClaims | OwnClaim | WriteStatus | DeleteRevision | RequeueAfter
+    CreatePod
+    | DeletePod
+    | CreateClaims
+    | OwnClaim
+    | IdentifyPod
+    | WriteStatus
+    | DeleteRevision
+    | RequeueAfter
 )
 
 
@@ -119,6 +140,8 @@ def _steps(view: StatefulView) -> Iterator[StatefulEffect]:
         waits = bool(steps) or pod is None or not _is_healthy(view, pod)
         if found.is_ordered and waits:
             return
+        if pod is not None and not steps:
+            yield from _identify(view, ordinal, pod)
     surplus = [pods[each] for each in sorted(pods, reverse=True) if each not in found.ordinals]
     yield from _remove(view, surplus)
     if surplus and found.is_ordered:
@@ -137,6 +160,13 @@ def _keep(view: StatefulView, ordinal: int, pod: Pod | None) -> Iterator[Statefu
         yield DeletePod(pod, failed=True)
     elif pod.status.phase in ("", "Pending") and missing and not pod.is_terminating:
         yield CreateClaims(ordinal, missing)
+
+
+def _identify(view: StatefulView, ordinal: int, pod: Pod) -> Iterator[IdentifyPod]:
+    """Yield the labels that a pod lacks, which was not created by this controller."""
+    labels = identity_labels(view.found, ordinal)
+    if not labels.items() <= pod.metadata.labels.items():
+        yield IdentifyPod(pod, labels)
 
 
 def _revision_for(view: StatefulView, ordinal: int) -> tuple[str, Json]:

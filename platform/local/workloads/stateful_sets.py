@@ -23,6 +23,7 @@ from .stateful_rules import (
     CreateClaims,
     CreatePod,
     DeletePod,
+    IdentifyPod,
     OwnClaim,
     StatefulEffect,
     StatefulView,
@@ -140,6 +141,9 @@ class StatefulSetController(Controller[StatefulView, StatefulEffect]):
             case DeletePod():
                 await self._delete(view.found, effect)
                 sync.again = True
+            case IdentifyPod():
+                await self._identify(view.found, effect)
+                sync.again = True
             case OwnClaim():
                 body = {"metadata": {"ownerReferences": effect.owners}}
                 await self._claims.patch(effect.claim.metadata, body)
@@ -170,6 +174,16 @@ class StatefulSetController(Controller[StatefulView, StatefulEffect]):
             self._events.warning(meta, "FailedCreate", text)
             raise
         self._events.normal(meta, "SuccessfulCreate", f"Create {what} successful")
+
+    async def _identify(self, found: StatefulSet, effect: IdentifyPod) -> None:
+        meta, pod = found.metadata, effect.pod.metadata
+        what = f"Update Pod {pod.name} in StatefulSet {meta.name}"
+        try:
+            await self._pods.cache.patch(pod, {"metadata": {"labels": dict(effect.labels)}})
+        except ApiError as error:
+            self._events.warning(meta, "FailedUpdate", f"{what} failed error: {error.message}")
+            raise
+        self._events.normal(meta, "SuccessfulUpdate", f"{what} successful")
 
     async def _create_claims(
         self, found: StatefulSet, ordinal: int, missing: tuple[str, ...]

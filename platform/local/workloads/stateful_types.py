@@ -133,16 +133,17 @@ class Claim(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
+def identity_labels(found: StatefulSet, ordinal: int) -> dict[str, str]:
+    """Return the labels that name a pod and its ordinal."""
+    return {POD_NAME_LABEL: found.pod_name(ordinal), POD_INDEX_LABEL: str(ordinal)}
+
+
 def new_pod(found: StatefulSet, template: Json, revision: str, ordinal: int) -> Json:
     """Return the body of a pod."""
     owner = Owner(resource=STATEFULSETS, metadata=found.metadata)
     name = found.pod_name(ordinal)
     body = from_template(template, owner, name=name)
-    body["metadata"]["labels"] |= {
-        POD_NAME_LABEL: name,
-        POD_INDEX_LABEL: str(ordinal),
-        REVISION_LABEL: revision,
-    }
+    body["metadata"]["labels"] |= {**identity_labels(found, ordinal), REVISION_LABEL: revision}
     spec = body["spec"]
     spec["hostname"], spec["subdomain"] = name, found.spec.service_name
     claims = {each["metadata"]["name"] for each in found.spec.volume_claim_templates}

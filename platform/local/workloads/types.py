@@ -51,11 +51,18 @@ class ClaimSource(ApiStruct, frozen=True):
     claim_name: str = ""
 
 
+class EphemeralSource(ApiStruct, frozen=True):
+    """Volume whose claim is created for the pod."""
+
+    volume_claim_template: Json = {}
+
+
 class Volume(ApiStruct, frozen=True):
     """A volume of a pod."""
 
     name: str = ""
     persistent_volume_claim: ClaimSource | None = None
+    ephemeral: EphemeralSource | None = None
 
 
 class PodClaim(ApiStruct, frozen=True):

@@ -18,6 +18,9 @@ MOST = 2**64 - 1
 _TRAVERSAL, _REGEX = 0.1, 0.25
 """Units per character of a text, and of a regular expression."""
 
+_FORMAT_REGEX = 128
+"""Characters of the regular expression that a format counts as."""
+
 _LIST, _MAP, _MESSAGE = 10, 30, 40
 _AUTHORIZER_CHECK = 350_000
 _REQUIREMENT = _LIST + _MESSAGE
@@ -268,6 +271,8 @@ class _Estimator:
         name, arguments = node.name, node.operands
         if name == "check":
             return _Call(_AUTHORIZER_CHECK)
+        if name == "optional.ofNonZeroValue" and arguments[0].name in ("validate", "format.named"):
+            return _Call(0)  # added by formats.with_optionals
         if name in ("fieldSelector", "labelSelector"):
             length = self._size_or_unknown(arguments[0]).most
             requirements = _scaled(_scaled(length, 0.5), _REQUIREMENT)
@@ -286,6 +291,9 @@ class _Estimator:
             return _Call(_scaled(size.most, factor), size if name == "url" else None)
         if node.target is None:
             return None
+        if name == "validate":
+            size = self._size_or_unknown(arguments[0])
+            return _Call(_scaled(_scaled(size.most, _TRAVERSAL), _FORMAT_REGEX * _REGEX))
         return self._member_function(node, node.target, overload)
 
     def _member_function(self, node: Expression, target: Expression, overload: str) -> _Call | None:

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
-from . import kubernetes_functions, list_functions, string_functions
+from . import formats, kubernetes_functions, list_functions, string_functions
 from .checked import Checked, decode
 from .cost import SizeOf, estimate
 from .signatures import ABSTRACT_TYPES, ANY, Signature
@@ -134,6 +134,7 @@ class Environment:
         """
         if len(expression) > MAX_LENGTH:
             raise CompileError(f"expression is longer than {MAX_LENGTH} characters")
+        expression = formats.with_optionals(expression)
         try:
             checked = self._checker.compile(expression)
             result = str(checked.return_type().name()).lower()
@@ -158,7 +159,8 @@ class Environment:
             CompileError: it has an error.
         """
         try:
-            return decode(self._checker.compile(expression).serialize())
+            text = formats.with_optionals(expression)
+            return decode(self._checker.compile(text).serialize())
         except RuntimeError as error:
             raise CompileError(_STATUS.sub("", str(error)).strip()) from error
 
@@ -224,6 +226,7 @@ _COMMON = (
     *list_functions.SIGNATURES,
     *string_functions.SIGNATURES,
     *kubernetes_functions.SIGNATURES,
+    *formats.SIGNATURES,
 )
 
 

@@ -20,12 +20,12 @@ _SEMVER = re.compile(
 _S = "string"
 
 
-def accepts(read: Callable[[str], object]) -> Callable[[str], bool]:
+def accepts(read: Callable[..., object]) -> Callable[..., bool]:
     """Return a function that returns whether *read* accepts a text."""
 
-    def check(text: str) -> bool:
+    def check(text: str, *options: object) -> bool:
         try:
-            read(text)
+            read(text, *options)
         except ValueError:
             return False
         return True
@@ -225,9 +225,25 @@ def _parse_version(text: str) -> _Version:
     return (int(match[1]), int(match[2]), int(match[3])), split or None
 
 
-def _semver(text: str) -> dict[str, Any]:
+def _semver(text: str, normalize: bool = False) -> dict[str, Any]:
+    text = _normalized(text) if normalize else text
     _parse_version(text)
     return value_of(SEMVER, text)
+
+
+def _normalized(text: str) -> str:
+    """Return ``v1.02`` as ``1.2.0``: without prefix and leading zeros, with three numbers."""
+    parts = [_without_zeros(part) for part in text.removeprefix("v").split(".", 2)]
+    if len(parts) < 3 and set("+-") & set(parts[-1]):
+        raise ValueError("short version cannot contain PreRelease/Build meta data")
+    return ".".join([*parts, "0", "0"][: max(3, len(parts))])
+
+
+def _without_zeros(part: str) -> str:
+    if len(part) < 2:
+        return part
+    rest = part.lstrip("0")
+    return rest if rest[:1].isdecimal() else f"0{rest}"
 
 
 def _compare_versions(one: str, other: str) -> int:
@@ -241,7 +257,9 @@ def _compare_versions(one: str, other: str) -> int:
 
 _VERSIONS = (
     Signature("semver", (_S,), SEMVER, _semver, member=False),
+    Signature("semver", (_S, "bool"), SEMVER, _semver, member=False),
     Signature("isSemver", (_S,), "bool", accepts(_parse_version), member=False),
+    Signature("isSemver", (_S, "bool"), "bool", accepts(_semver), member=False),
     Signature("isGreaterThan", (SEMVER,) * 2, "bool", lambda *pair: _compare_versions(*pair) > 0),
     Signature("isLessThan", (SEMVER,) * 2, "bool", lambda *pair: _compare_versions(*pair) < 0),
     Signature("compareTo", (SEMVER,) * 2, "int", _compare_versions),

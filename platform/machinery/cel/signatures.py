@@ -13,6 +13,7 @@ URL = "kubernetes.URL"
 IP = "net.IP"
 CIDR = "net.CIDR"
 SEMVER = "kubernetes.Semver"
+FORMAT = "kubernetes.NamedFormat"
 AUTHORIZER = "kubernetes.authorization.Authorizer"
 PATH_CHECK = "kubernetes.authorization.PathCheck"
 GROUP_CHECK = "kubernetes.authorization.GroupCheck"
@@ -26,6 +27,7 @@ PATCH = "JSONPatch"
 ABSTRACT_TYPES = frozenset(
     (
         QUANTITY, URL, IP, CIDR, SEMVER, OBJECT, NESTED_OBJECT, PATCH,
+        FORMAT,
         AUTHORIZER, PATH_CHECK, GROUP_CHECK, RESOURCE_CHECK, DECISION,
     )
 )  # fmt: skip

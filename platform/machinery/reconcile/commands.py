@@ -120,7 +120,10 @@ class Commands:
         await self.delete(key, command)
 
     def fail(self, key: str) -> bool:
-        """Have the oldest Command for *key* deleted without another attempt; false if it was."""
+        """Have the oldest Command for *key* deleted without another attempt.
+
+        Return False if there is none, or if it was marked as failed before.
+        """
         command = self.pending(key)
         if command is None or command.metadata.uid in self._failed:
             return False

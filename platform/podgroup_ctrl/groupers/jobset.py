@@ -68,10 +68,17 @@ class JobSet(Described, frozen=True):
     spec: _Spec = _Spec()
 
 
+def podgroup_of(name: str) -> str:
+    """Return the name of the PodGroup of the JobSet *name*; empty if that is no name."""
+    return podgroup_name("jobset", name)
+
+
 def _membership(pod: Pod) -> Membership | None:
     labels = pod.metadata.labels
-    name, uid = labels.get(_NAME, ""), labels.get(_UID, "")
-    group = podgroup_name(uid) if name else ""
+    name = labels.get(_NAME, "")
+    group = podgroup_of(name)
+    # The controller adds the uid from version 0.9 on, so it cannot be part of the name.
+    uid = labels.get(_UID, "")
     return Membership(podgroup=group, owner=name, owner_uid=uid) if group else None
 
 

@@ -8,21 +8,17 @@ allocated when it needs that first, and from then on what it allocates.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
 
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES, Allocation, Rejection
 from ..plugins.queue_limits import insufficient
 from ..state.cache.cache import SchedulerCache
-from ..state.devices.requests import DEVICE_CLASS, decode
+from ..state.devices.requests import DEVICE_CLASS
+from ..state.gangs.device_demands import Bounds, needed
 from ..state.gangs.diagnosis import Shortage
 from ..state.gangs.gang import QueueInfo, add_amounts, sum_amounts
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.queue.scheduling_queue import QUEUES, queue_gained
 from ..state.resources import MAX_AMOUNT, Amounts
-
-Bounds = frozenset[tuple[str, frozenset[str]]]
-"""The classes of requests, as ``deviceclass/NAME``, and what is bounded by each request: its number
-of devices, as an empty name, and the capacities that it names."""
 
 
 class DeviceQuota:
@@ -130,26 +126,6 @@ class DeviceQuota:
         for name in self._queues.with_ancestors(queue_name):
             if name in self._used:
                 add_amounts(self._used[name], dict(devices), times)
-
-
-@lru_cache(maxsize=1_000)
-def needed(devices: bytes) -> tuple[Mapping[str, int], Bounds]:
-    """Return what a claim with *devices* needs at most, and what of it cannot be known. Admin
-    access does not count."""
-    total: Amounts = {}
-    bounds: set[tuple[str, frozenset[str]]] = set()
-    for request in decode(devices).requests:
-        most: Amounts = {}
-        for choice in request.choices:
-            if choice.admin_access:
-                continue
-            name = f"{DEVICE_CLASS}{choice.device_class}"
-            known = frozenset(key for key, _ in choice.capacity) if choice.count else frozenset()
-            bounds.add((name, known | {""} if choice.count else known))
-            for key, units in choice.amounts_of_device().items():
-                most[key] = max(most.get(key, 0), units * choice.count)
-        add_amounts(total, most)
-    return total, frozenset(bounds)
 
 
 def _exceeds_bounds(key: str, bounds: Bounds) -> bool:

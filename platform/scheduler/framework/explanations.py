@@ -37,7 +37,7 @@ _POSITION_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class GangExplanation:
     """Why a gang waits. Two are equal if they differ in the position in the queue only."""
 
     diagnosis: Diagnosis
@@ -64,7 +64,7 @@ class Explanation:
     start: StartEstimate | None = field(default=None, compare=False)
     """When the gang starts, if that is planned."""
 
-    def is_same_as(self, written: "Explanation | None") -> bool:
+    def is_same_as(self, written: "GangExplanation | None") -> bool:
         """Return whether *written* need not be replaced by this one: they differ at most in the
         position in the queue, and by little in the start."""
         if written is None or self != written:

@@ -19,7 +19,7 @@ from .plugin_calls import PluginError
 FEASIBLE, NO_NODE = 0, 1
 """Codes of a :class:`FeasibilityMask` that are not reasons of a filter."""
 
-_MAX_ENTRIES = 2_000
+MAX_ENTRIES = 2_000
 """Masks kept; beyond that all are dropped."""
 
 
@@ -59,7 +59,7 @@ class FeasibilityCache:
         """
         mask = self._masks.get(eq_class.constraints_key)
         if mask is None:
-            if len(self._masks) >= _MAX_ENTRIES:
+            if len(self._masks) >= MAX_ENTRIES:
                 self._masks.clear()
             mask = self._masks[eq_class.constraints_key] = FeasibilityMask(
                 np.zeros(0, np.int64), np.zeros(0, np.bool_)

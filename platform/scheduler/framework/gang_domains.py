@@ -17,7 +17,7 @@ from ..state.nodes.node_matrix import NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.resources import BoolVector, IntVector, Matrix
 from ..state.topology.constraint import TopologyConstraint
-from ..state.topology.domains import NO_TIER, DomainTable
+from ..state.topology.domains import DomainTable
 
 _USING = (
     TaskStatus.BINDING, TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.UNKNOWN,
@@ -87,9 +87,7 @@ class GangDomains:
         self.is_hard = constraint.is_hard
         self._tasks_on_nodes = used_nodes(gang)
         self._allowed = table.containing(self._tasks_on_nodes, node_matrix.columns)
-        self._highest = table.highest_tier(constraint)
-        if self._highest is not None:
-            self._allowed &= table.tiers <= self._highest
+        self._allowed &= table.allowed(constraint)
 
     def fitting(self, needs: Needs, capacities_of: CapacitiesOf) -> BoolVector:
         """Return which domains fit the *needs* of each class, apart from the others."""
@@ -156,7 +154,7 @@ class GangDomains:
     def shortage(self, needs: Needs, capacities_of: CapacitiesOf) -> DomainShortage:
         """Return why no domain fits *needs*."""
         tier = self._constraint.described_tier
-        if self._highest == NO_TIER:
+        if not self._table.has_tier(self._constraint):
             return DomainShortage(
                 f"no HyperNode has a tier with the name {tier!r}", DomainFit(tier)
             )

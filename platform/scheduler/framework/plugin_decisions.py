@@ -150,8 +150,8 @@ class PluginDecisions:
 
     @contextmanager
     def borrowing(self, fraction: float) -> Iterator[None]:
-        """Let plugins count in the block what a queue may borrow, too: *fraction* of what it
-        deserves, or all that others leave idle if that is infinite."""
+        """In the block, plugins also count what a queue may borrow: *fraction* of what it deserves,
+        or all that other queues leave idle if *fraction* is infinite."""
         before, self._borrowable = self._borrowable, fraction
         try:
             yield

@@ -22,7 +22,7 @@ from ..state.gangs.member_arrival import MemberArrival
 from ..state.planning.planned_gang import PlanNote
 from ..state.resources import Amounts
 from .completeness import SCHEDULED, STARTED_PHASES, is_complete, was_complete
-from .explanations import Explanation
+from .explanations import GangExplanation
 from .impossible import Impossible, why_impossible
 
 UNSCHEDULABLE = "Unschedulable"
@@ -69,7 +69,7 @@ class PodGroupReport(NamedTuple):
     requeue_after: float | None = None
     """Seconds until the next report, if one is due without an event; 0: in the next cycle."""
 
-    why: Explanation | None = None
+    why: GangExplanation | None = None
     """Why the gang waits, if it does."""
 
     plan: PlanNote | None = None
@@ -150,9 +150,9 @@ def _explanation(
     *,
     queue: QueueInfo | None,
     position: Callable[[Gang], tuple[int, int]] | None,
-) -> Explanation:
+) -> GangExplanation:
     rank, waiting = position(gang) if position else (None, None)
-    return Explanation(
+    return GangExplanation(
         diagnosis,
         None if diagnosis.message else _first_fit_error(gang, diagnosis),
         message,

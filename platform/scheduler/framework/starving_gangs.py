@@ -33,8 +33,9 @@ class SearchInterruptedError(Exception):
 class StarvingGangs:
     """Gangs that did not fit, and could start if there were resources.
 
-    These are gangs that were rejected in this session, and the first ones of the groups that an
-    action has yet to try since they were rejected before, or since something else has changed.
+    These are the gangs that were rejected in this session. Of each group that was rejected in an
+    earlier one, they include the first gang, unless the action has tried the group since the
+    rejection and nothing that it depends on has changed since.
     """
 
     def __init__(self, session: _Session, interrupted: Callable[[], bool]) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..state.resources import BoolVector, IntVector, Matrix
 
-_MAX_EXACT_STEPS, _MAX_EXACT_OPTIONS = 400_000, 2_000
+MAX_EXACT_STEPS, _MAX_EXACT_OPTIONS = 400_000, 2_000
 """Options times pods, and options, up to which the choice is exact; for one pod it always is."""
 
 _INFINITE = np.iinfo(np.int64).max // 4
@@ -94,7 +94,7 @@ def choose_victims(
     steps = len(options.node) * min(count, int(options.pods.max()) * len(options.node))
     chosen = (
         _choose_exactly(options, count)
-        if steps <= _MAX_EXACT_STEPS and len(options.node) <= _MAX_EXACT_OPTIONS
+        if steps <= MAX_EXACT_STEPS and len(options.node) <= _MAX_EXACT_OPTIONS
         else _choose_by_density(options, count)
     )
     kept = order[useful[order]]

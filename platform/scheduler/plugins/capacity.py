@@ -4,17 +4,19 @@ A queue may borrow beyond what it deserves, up to its capability without what ot
 others may reclaim what it has borrowed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...model.queue import QueueSpec
 from ..state.cache.cache import SchedulerCache
+from ..state.devices.requests import DEVICE_CLASS
 from ..state.gangs.gang import Gang, QueueInfo, Task, add_amounts, sum_amounts
 from ..state.podinfo.equivalence import EquivalenceClass
 from ..state.queue.scheduling_queue import QUEUES, TOTAL, ClusterEvent, LimitNeed, queue_gained
 from ..state.resources import MAX_AMOUNT, Amounts, amounts
 from .arguments import integer
-from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
+from .extension_points import NOT_ENOUGH_RESOURCES, Allocation, Rejection
+from .queue_devices import QueueDevices
 from .queue_limits import (
     Claimant,
     QueueLimits,
@@ -66,18 +68,32 @@ class CapacityPlugin:
         self._specs: dict[str, QueueSpec] = {}
         self._total: Amounts = {}
         self._versions = (-1, -1)
+        self._devices: QueueDevices | None = None
+        """If a queue deserves some."""
 
     def on_session_open(self, cache: SchedulerCache) -> None:
-        """Compute the limits again if a queue or the cluster has changed."""
+        """Compute the limits again if a queue or the cluster has changed; count devices."""
         self._cache = cache
         versions = (cache.queues.version, cache.node_matrix.total_version)
-        if versions == self._versions:
-            return
-        self._versions = versions
-        total = cache.node_matrix.total()
-        if self._update_specs(cache) or total != self._total:
-            self._total = total
-            self._compute_limits()
+        if versions != self._versions:
+            self._versions = versions
+            total = cache.node_matrix.total()
+            if self._update_specs(cache) or total != self._total:
+                self._total = total
+                self._compute_limits()
+        deserved = (name for spec in self._specs.values() for name in _deserved(spec))
+        names = frozenset(name for name in deserved if DEVICE_CLASS in name)
+        self._devices = QueueDevices(cache, names) if names else None
+
+    def allocated(self, change: Allocation) -> None:
+        """Count the devices of *change*."""
+        if self._devices is not None:
+            self._devices.change(change, allocated=True)
+
+    def deallocated(self, change: Allocation) -> None:
+        """Count the devices of *change* no more."""
+        if self._devices is not None:
+            self._devices.change(change, allocated=False)
 
     def queue_order(self, queue: QueueInfo) -> tuple[float, ...]:
         """Higher priority first, then the order of the levels."""
@@ -152,7 +168,7 @@ class CapacityPlugin:
         counts = (
             (level.limits.deserved.get(name, 0) - level.allocated.get(name, 0)) // units
             for level in self.reclaim_levels(queue)
-            for name, units in compared(eq_class.request)
+            for name, units in self._wanted(eq_class)
         )
         return max(min(within_limit, max(counts, default=0)), 0)
 
@@ -161,15 +177,17 @@ class CapacityPlugin:
         cache = self._cache
         if cache is None:
             return None
-        wanted = {name for name, _ in compared(preemptor.eq_class.request)}
+        wanted = {name for name, _ in self._wanted(preemptor.eq_class)}
         left: dict[str, Amounts] = {}
+        lost: set[str] = set()
+        """Claims of the victims."""
         victims = []
         for task in candidates:
             if task.gang is None:
                 continue
             queue = cache.queues.of(task.gang)
             levels = self.losing_levels(queue, preemptor.queue)
-            request = dict(compared(task.eq_class.request))
+            request = self._lost(task.eq_class, lost)
             if not levels or wanted.isdisjoint(request):
                 continue
             for level in levels:
@@ -177,6 +195,7 @@ class CapacityPlugin:
             if all(_may_lose(level.limits, left[level.name], request) for level in levels):
                 for level in levels:
                     add_amounts(left[level.name], request, -1)
+                lost.update(task.eq_class.devices.held)
                 victims.append(task)
         return victims
 
@@ -191,7 +210,8 @@ class CapacityPlugin:
         limits = self._limits.get(queue.name)
         if limits is None:
             return ()
-        return (QueueLevel(queue.name, limits, queue.allocated, queue.reserved, queue.elastic),)
+        allocated = self._allocated_of(queue)
+        return (QueueLevel(queue.name, limits, allocated, queue.reserved, queue.elastic),)
 
     def limit_need(
         self, gang: Gang, queue: QueueInfo, gained: frozenset[ClusterEvent]
@@ -218,6 +238,25 @@ class CapacityPlugin:
 
     # -- private -------------------------------------------------------------------------------
 
+    def _allocated_of(self, queue: QueueInfo) -> Amounts:
+        """Return what *queue* itself has, with the devices that a queue deserves."""
+        devices = self._devices.of(queue) if self._devices is not None else None
+        return sum_amounts((queue.allocated, devices)) if devices else queue.allocated
+
+    def _wanted(self, eq_class: EquivalenceClass) -> Iterable[tuple[str, int]]:
+        """Return what a pod of *eq_class* needs of what queues deserve."""
+        if self._devices is None:
+            return compared(eq_class.request)
+        return compared(sum_amounts((eq_class.request, self._devices.needed_by(eq_class))))
+
+    def _lost(self, eq_class: EquivalenceClass, lost: set[str]) -> Amounts:
+        """Return what a queue loses with a pod of *eq_class*, apart from the devices of the claims
+        *lost*."""
+        request = dict(compared(eq_class.request))
+        if self._devices is not None:
+            add_amounts(request, self._devices.lost_with(eq_class, lost))
+        return request
+
     def _free(self, name: str) -> Amounts:
         """Return what gangs that are admitted to queue *name* may have, as of the last session."""
         queue = self._cache.queues.by_name.get(name) if self._cache else None
@@ -243,6 +282,12 @@ def _specs(cache: SchedulerCache) -> Iterator[tuple[str, QueueSpec]]:
             yield queue.name, queue.object.spec
 
 
+def _deserved(spec: QueueSpec) -> Iterator[str]:
+    """Yield the names of what a queue deserves."""
+    yield from spec.deserved
+    yield from spec.guarantee.resource
+
+
 def _has_object(cache: SchedulerCache, name: str) -> bool:
     queue = cache.queues.by_name.get(name)
     return queue is not None and queue.object is not None
@@ -251,9 +296,10 @@ def _has_object(cache: SchedulerCache, name: str) -> bool:
 def _limits(spec: QueueSpec, *, available: Amounts, guaranteed: Amounts) -> QueueLimits:
     guarantee = guarantee_of(spec)
     capability = real_capability(spec, guarantee, unguaranteed(available, guaranteed))
+    devices = {name: n for name, n in amounts(spec.capability).items() if DEVICE_CLASS in name}
+    limit = {name: n for name, n in capability.items() if DEVICE_CLASS not in name} | devices
     deserved = {
-        name: min(units, capability.get(name, units))
-        for name, units in amounts(spec.deserved).items()
+        name: min(units, limit.get(name, units)) for name, units in amounts(spec.deserved).items()
     }
     for name, units in guarantee.items():
         deserved[name] = max(deserved.get(name, 0), units)

@@ -62,7 +62,10 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
         super().on_session_open(cache)
         changed = cache.queues.log.since(self._position)
         self._position = cache.queues.log.position
-        self._stale.update(cache.queues.by_name if changed is None else changed)
+        if changed is None or self._devices is not None:
+            self._stale.update(cache.queues.by_name)
+        else:
+            self._stale.update(changed)
         self._add_up()
 
     def queue_order(self, queue: QueueInfo) -> tuple[float, ...]:
@@ -73,10 +76,12 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
 
     def allocated(self, change: Allocation) -> None:
         """Count *change* at the next comparison."""
+        super().allocated(change)
         self._stale.add(change.queue.name)
 
     def deallocated(self, change: Allocation) -> None:
         """Count *change* at the next comparison."""
+        super().deallocated(change)
         self._stale.add(change.queue.name)
 
     def problem(self, queue: QueueInfo) -> Rejection | None:
@@ -192,7 +197,7 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
             name = self._stale.pop()
             queue, path = cache.queues.by_name.get(name), self._paths.get(name, ())
             before = self._counted.get(name, _NOTHING)
-            now = (queue.allocated, queue.reserved, queue.elastic) if queue else _NOTHING
+            now = (self._allocated_of(queue), queue.reserved, queue.elastic) if queue else _NOTHING
             if now == before:
                 continue
             for level in path:

@@ -49,16 +49,23 @@ class NetworkTopologyAwarePlugin:
         self._resource_index = cache.node_matrix.resource_index
 
     def domain_scores(self, request: IntVector, allocatable: Matrix, used: Matrix) -> Scores:
-        """Return the weighted mean utilization with the gang, 0 to 100 times the weight; 0 if the
-        gang exceeds what a domain has."""
+        """Return the weighted mean utilization with the gang, 0 to 100 times the weight.
+
+        If the gang exceeds what a domain has, which then fits its minimum only, the utilization is
+        that without the gang, and 100 less: so it is below all others, the fullest one first.
+        """
         names = self._resource_index.names
         rows = [row for row in np.flatnonzero(request) if names[row] in self._weights]
         weights = np.array([self._weights[names[row]] for row in rows])
         if not weights.any():
             return np.zeros(used.shape[1])
-        utilization = (used[rows] + request[rows, None]) / np.maximum(allocatable[rows], 1)
-        scores = weights @ utilization * (100 * self._weight / weights.sum())
-        return np.where((utilization > 1).any(axis=0), 0.0, scores)
+        capacity = np.maximum(allocatable[rows], 1)
+        utilization = (used[rows] + request[rows, None]) / capacity
+        is_exceeded = (utilization > 1).any(axis=0)
+        factor = 100 * self._weight / weights.sum()
+        without = weights @ (used[rows] / capacity) * factor - 100 * self._weight
+        scores: Scores = np.where(is_exceeded, without, weights @ utilization * factor)
+        return scores
 
 
 class NodesByUtilizationOfDomains(NetworkTopologyAwarePlugin):
@@ -103,7 +110,8 @@ class NodesByUtilizationOfDomains(NetworkTopologyAwarePlugin):
         total: FloatVector = np.zeros(len(amounts.node_indexes))
         if not self._by_tier:
             return total
-        by_domain = self.domain_scores(amounts.request, self._allocatable, self._used)
+        found = self.domain_scores(amounts.request, self._allocatable, self._used)
+        by_domain = np.maximum(found, 0.0)
         for weight, domains in self._by_tier:
             own = domains[amounts.node_indexes]
             total += weight * np.where(own < 0, 100 * self._weight, by_domain[own])

@@ -1,6 +1,7 @@
 """``predicates``: filters by cordon, node selector, node affinity, taints and host ports, and by
-inter-pod affinity and topology spread (see :mod:`.pod_filters`), and by volumes; scores by volumes
-if it is configured (see :mod:`.volume_scores`)."""
+inter-pod affinity and topology spread (see :mod:`.pod_filters`), and by volumes and devices; scores
+by devices (see :mod:`.device_scores`), and by volumes if it is configured (see
+:mod:`.volume_scores`)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -18,6 +19,7 @@ from ..state.podinfo.volumes import ZONE_LABELS, VolumeRequirements
 from ..state.resources import BoolVector, IntVector
 from . import added_affinity, default_spread
 from .arguments import ArgumentError, boolean, number
+from .device_scores import device_scores, have_alternatives
 from .extension_points import DEFAULT_BIND_TIMEOUT, RejectedNodes
 from .pod_filters import affinity_filters, nodes_included, spread_filters
 from .volume_scores import VolumeScores
@@ -146,17 +148,24 @@ class PredicatesPlugin:
                 yield RejectedNodes(mask, reason)
 
     def prefers_by_pods(self, eq_class: EquivalenceClass) -> bool:
-        """Return whether nodes are scored by the volumes that the pods would be bound to."""
-        return self._volume_scores is not None and bool(eq_class.volumes.delayed)
+        """Return whether nodes are scored by the volumes or devices that the pods would get."""
+        by_volumes = self._volume_scores is not None and bool(eq_class.volumes.delayed)
+        return by_volumes or have_alternatives(eq_class.devices.pending)
 
     def pod_scores(
         self, eq_class: EquivalenceClass, nodes: NodeMatrix, candidates: IntVector
     ) -> IntVector | None:
-        """Score by the storage that the volumes of the next pod would use."""
-        claims = eq_class.volumes.delayed
-        if self._volume_scores is None or not claims:
-            return None
-        return self._volume_scores.scores(claims, nodes, candidates)
+        """Score by the storage that the volumes of the next pod would use, and by which of the
+        alternatives its claims of devices would get."""
+        volumes, devices = eq_class.volumes.delayed, eq_class.devices.pending
+        by_storage = by_devices = None
+        if self._volume_scores is not None and volumes:
+            by_storage = self._volume_scores.scores(volumes, nodes, candidates)
+        if have_alternatives(devices):
+            by_devices = device_scores(devices, nodes, candidates)
+        if by_storage is None or by_devices is None:
+            return by_devices if by_storage is None else by_storage
+        return by_storage + by_devices
 
     def _volume_filters(
         self, volumes: VolumeRequirements, nodes: NodeMatrix

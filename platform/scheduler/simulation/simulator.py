@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ...model.queue import QueueState
 from ...model.simulation import Forecast, NodePods, SimulationResult, TriedChange
-from ..framework.explanations import Explanation
+from ..framework.explanations import GangExplanation
 from ..state.cache.cache import SchedulerCache
 from ..state.gangs.gang import QueueInfo
 from ..state.resources import to_quantity
@@ -118,7 +118,7 @@ def _is_open(queue: QueueInfo) -> bool:
     return queue.object is not None and queue.object.status.state in ("", QueueState.OPEN)
 
 
-def _scarce(explanation: Explanation | None) -> list[str]:
+def _scarce(explanation: GangExplanation | None) -> list[str]:
     """Return the resources that are missing, by the scheduler's explanation."""
     if explanation is None:
         return []

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ..cycle_runner import CycleRunner
-from ..framework.explanations import Explanation
+from ..framework.explanations import GangExplanation
 from ..framework.podgroup_status import PodGroupReport
 from ..plugins.placement import GangRef
 from ..state.cache.cache import SchedulerCache
@@ -25,7 +25,7 @@ class Trial:
     evictions: int = 0
     """Pods that were evicted for it."""
 
-    explanation: Explanation | None = None
+    explanation: GangExplanation | None = None
     """Why it waits."""
 
     impossible: bool = False

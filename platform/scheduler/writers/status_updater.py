@@ -28,7 +28,7 @@ from ...model.meta import MetadataOnly, ObjectMeta, ObjectReference
 from ...model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
 from ...model.queue import Queue
 from ..framework.completeness import SCHEDULED
-from ..framework.explanations import Explanation
+from ..framework.explanations import GangExplanation
 from ..framework.podgroup_status import (
     UNSCHEDULABLE,
     PodGroupReport,
@@ -78,7 +78,7 @@ class _PodGroupState:
     uid: str
     annotation: str | None = None
     """The explanation that the PodGroup has."""
-    written_why: Explanation | None = None
+    written_why: GangExplanation | None = None
     """The explanation that *annotation* was encoded from, if this process wrote it."""
     plan: str | None = None
     """The plan that the PodGroup has."""
@@ -145,7 +145,7 @@ class _PodState:
     condition: PodScheduledCondition
     observed_condition: tuple[str, str] | None
     written_at: float = float("-inf")
-    why: Explanation | None = None
+    why: GangExplanation | None = None
     """The explanation to write into the pod: its PodGroup is not stored."""
 
 

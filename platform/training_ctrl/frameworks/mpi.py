@@ -153,7 +153,7 @@ class Mpi(Framework[MpiSpec]):
         return mpi_objects.desired_objects(cluster)
 
     def evaluate(self, seen: Observation[MpiSpec]) -> Iterable[Evaluation]:
-        """The launcher decides; a job runs when launcher and workers do."""
+        """The launcher decides how the job ends; the job runs once launcher and workers run."""
         launcher = seen.counts[LAUNCHER]
         if launcher.expected == 0:
             yield self.succeeded(seen.job)

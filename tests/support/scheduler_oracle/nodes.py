@@ -4,22 +4,22 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
+from support.scheduler_filters import (
+    allows_scheduling,
+    matches_node_affinity,
+    node_matches,
+    tolerates,
+    tolerates_taints,
+)
 from support.scheduler_oracle.objects import Amounts, Config, PodFacts, add
 
-from batholith.scheduler.state.core_types import (
-    Node,
-    NodeSelectorRequirement,
-    NodeSelectorTerm,
-    Taint,
-    Toleration,
-)
+from batholith.scheduler.state.core_types import Node
 from batholith.scheduler.state.resources import amounts
 
 RESOLUTION = 2**16
 """Scores are equal if they are so after rounding down to this fraction."""
 
 _MI = 2**20
-_CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
 class NodeState:
@@ -77,58 +77,9 @@ def fits(node: NodeState, pod: PodFacts, gang: str) -> bool:
 
 def accepts(node: NodeState, pod: PodFacts) -> bool:
     """Return whether no filter rejects *node*."""
-    tolerations = pod.pod.spec.tolerations
-    if node.node.spec.unschedulable and not _tolerated(tolerations, _CORDON):
-        return False
-    hard = [each for each in node.node.spec.taints if each.effect in ("NoSchedule", "NoExecute")]
-    if not all(_tolerated(tolerations, taint) for taint in hard):
-        return False
-    return _matches_affinity(node, pod) and not _ports_conflict(node, pod)
-
-
-def _tolerated(tolerations: Sequence[Toleration], taint: Taint) -> bool:
-    for each in tolerations:
-        effect = each.effect in ("", taint.effect)
-        if each.operator == "Exists":
-            if effect and each.key in ("", taint.key):
-                return True
-        elif effect and each.key == taint.key and each.value == taint.value:
-            return True
-    return False
-
-
-def _matches_affinity(node: NodeState, pod: PodFacts) -> bool:
-    for key, value in pod.pod.spec.node_selector.items():
-        if node.labels.get(key) != value:
-            return False
-    affinity = pod.node_affinity
-    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
-    if required is None:
-        return True
-    return any(matches_term(node, term) for term in required.node_selector_terms)
-
-
-def matches_term(node: NodeState, term: NodeSelectorTerm) -> bool:
-    """Return whether *node* meets all requirements of *term*, which must have one."""
-    labels = [_meets(each, node.labels) for each in term.match_expressions]
-    fields = [_meets(each, {"metadata.name": node.name}) for each in term.match_fields]
-    return bool(labels or fields) and all((*labels, *fields))
-
-
-def _meets(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    has, value = requirement.key in labels, labels.get(requirement.key, "")
-    if requirement.operator == "In":
-        return has and value in requirement.values
-    if requirement.operator == "NotIn":
-        return not (has and value in requirement.values)
-    if requirement.operator == "Exists":
-        return has
-    if requirement.operator == "DoesNotExist":
-        return not has
-    if not has or not value.lstrip("-").isdigit():
-        return False
-    bound = int(requirement.values[0])
-    return int(value) > bound if requirement.operator == "Gt" else int(value) < bound
+    filters = (allows_scheduling, tolerates_taints, matches_node_affinity)
+    is_accepted = all(passes(pod.pod, node.node) for passes in filters)
+    return is_accepted and not _ports_conflict(node, pod)
 
 
 def _ports_conflict(node: NodeState, pod: PodFacts) -> bool:
@@ -239,12 +190,12 @@ def _evenness(fractions: Sequence[float]) -> int:
 def _preference(node: NodeState, pod: PodFacts) -> int:
     affinity = pod.node_affinity
     terms = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
-    return sum(each.weight for each in terms if matches_term(node, each.preference))
+    return sum(each.weight for each in terms if node_matches(each.preference, node.node))
 
 
 def _soft_taints(node: NodeState, pod: PodFacts) -> int:
     soft = [each for each in node.node.spec.taints if each.effect == "PreferNoSchedule"]
-    return sum(not _tolerated(pod.pod.spec.tolerations, taint) for taint in soft)
+    return sum(not tolerates(pod.pod.spec.tolerations, taint) for taint in soft)
 
 
 def _normalized(counts: Sequence[int]) -> list[int]:

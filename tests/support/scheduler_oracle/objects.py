@@ -1,10 +1,11 @@
 """What the oracle reads: objects as decoded from a watch, and the facts derived from them."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import yaml
+from support.scheduler_filters import host_ports
 
 from batholith.model.hypernode import HyperNode
 from batholith.model.meta import ObjectMeta
@@ -169,7 +170,7 @@ class PodFacts:
         )
         affinity = spec.affinity
         self.node_affinity = affinity.node_affinity if affinity else None
-        self.ports = sorted(_host_ports(pod))
+        self.ports = sorted(host_ports(pod))
         self.mark: object = self.role or self.kind
         """What is given up in an attempt if the pod does not fit."""
 
@@ -200,14 +201,6 @@ def _index(name: str) -> float:
         if len(segments) >= 3 and re.fullmatch("[0-9]+", segments[-1])
         else 1e300
     )
-
-
-def _host_ports(pod: Pod) -> Iterator[tuple[str, int, str]]:
-    sidecars = (each for each in pod.spec.init_containers if each.restart_policy == "Always")
-    for container in (*pod.spec.containers, *sidecars):
-        for port in container.ports:
-            if port.host_port:
-                yield port.protocol or "TCP", port.host_port, port.host_ip or "0.0.0.0"
 
 
 class GangFacts:

@@ -22,6 +22,10 @@ class DomainFacts:
     tier_name: str
     nodes: frozenset[str]
 
+    def is_within(self, other: "DomainFacts") -> bool:
+        """Whether it is *other*, or a part of it."""
+        return self.tier <= other.tier and self.nodes <= other.nodes
+
 
 def domains_of(
     hypernodes: Sequence[HyperNode], nodes: Mapping[str, NodeState]
@@ -73,10 +77,10 @@ def allowed(
     tier: int | None = topology.highest_tier_allowed
     if topology.mode == "soft" or (tier is None and not topology.highest_tier_name):
         return around, False
-    if tier is None:
-        named = [each.tier for each in domains if each.tier_name == topology.highest_tier_name]
-        tier = max(named, default=-1)
-    return [each for each in around if each.tier <= tier], True
+    if tier is not None:
+        return [each for each in around if each.tier <= tier], True
+    named = [each for each in domains if each.tier_name == topology.highest_tier_name]
+    return [each for each in around if any(each.is_within(one) for one in named)], True
 
 
 def in_order(
@@ -91,13 +95,16 @@ def in_order(
     counted = [name for name in request if name in weights]
 
     def score(domain: DomainFacts) -> float:
-        filled = []
+        before, filled = [], []
         for name in counted:
-            has = sum(nodes[each].allocatable.get(name, 0) for each in domain.nodes)
+            has = max(sum(nodes[each].allocatable.get(name, 0) for each in domain.nodes), 1)
             used = sum(nodes[each].used.get(name, 0) for each in domain.nodes)
-            filled.append((used + request[name]) / max(has, 1))
-        if not filled or max(filled) > 1:
+            before.append(used / has)
+            filled.append((used + request[name]) / has)
+        if not filled:
             return 0.0
+        if max(filled) > 1:
+            return round(100 * sum(before) / len(before) - 100, 6)
         return round(100 * sum(filled) / len(filled), 6)
 
     for domain in sorted(found, key=lambda each: (each.tier, -score(each), each.name)):

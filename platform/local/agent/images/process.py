@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..runtime.users import effective_context
 from ..state.core_types import Container, Pod
-from ..state.environment import SEARCH_PATH, ContainerConfigError
+from ..state.environment import SEARCH_PATH, ContainerConfigError, SecurityContextError
 from .store import Account, StoredImage
 
 _NUMBER_DIGITS = 10
@@ -50,14 +50,14 @@ def _check_non_root(uid: int | None, name: str) -> None:
     """Check runAsNonRoot; the messages are those of kubelet."""
     if uid is not None:
         if uid == 0:
-            raise ContainerConfigError("container's runAsUser breaks non-root policy")
+            raise SecurityContextError("container's runAsUser breaks non-root policy")
     elif name and not name.isdecimal():
-        raise ContainerConfigError(
+        raise SecurityContextError(
             f"container has runAsNonRoot and image has non-numeric user ({name[:100]!r}), cannot "
             "verify user is non-root"
         )
     elif not name or int(name[:_NUMBER_DIGITS]) == 0:
-        raise ContainerConfigError("container has runAsNonRoot and image will run as root")
+        raise SecurityContextError("container has runAsNonRoot and image will run as root")
 
 
 def _number(text: str, known: Sequence[Account], what: str, file: str) -> int:

@@ -39,10 +39,10 @@ from .unpacking import Blob, UnpackLimits
 
 _TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 _ATTEMPTS = 4
-_RETRY_DELAY = 0.5
+RETRY_DELAY = 0.5
 """Seconds before the first retry; doubled for each further one."""
 
-_MIN_TIME, _MIN_RATE = 300.0, 16 << 10
+MIN_TIME, _MIN_RATE = 300.0, 16 << 10
 """Seconds that any response may take, and bytes per second beyond them."""
 
 _MAX_REDIRECTS = 5
@@ -192,7 +192,7 @@ class _Session:
             except (httpx.TransportError, _TransientError) as error:
                 if attempt == _ATTEMPTS - 1:
                     raise ImageError(f"{self.base}: {_reason(error)}") from None
-                time.sleep(_RETRY_DELAY * 2**attempt)
+                time.sleep(RETRY_DELAY * 2**attempt)
         raise AssertionError
 
     @contextmanager
@@ -285,7 +285,7 @@ def _check_digest(descriptor: Descriptor) -> None:
 
 def _chunks(response: httpx.Response, size: int) -> Iterator[bytes]:
     """Yield the content, as long as it arrives faster than `_MIN_RATE`."""
-    deadline = time.monotonic() + _MIN_TIME + size / _MIN_RATE
+    deadline = time.monotonic() + MIN_TIME + size / _MIN_RATE
     for chunk in response.iter_raw():
         yield chunk
         if time.monotonic() > deadline:

@@ -116,6 +116,7 @@ class ImageStore:
         self._names, self._layers, self._tmp = (
             self.root / name for name in ("names", "layers", "tmp")
         )
+        self._is_prepared = False
 
     def prepare(self) -> None:
         """Create the directories.
@@ -125,6 +126,7 @@ class ImageStore:
         """
         for path in (self.root, self._names, self._layers, self._tmp):
             ensure_private_dir(path)
+        self._is_prepared = True
 
     # --- locks ------------------------------------------------------------------------------
 
@@ -136,9 +138,7 @@ class ImageStore:
 
     @contextmanager
     def _locked(self, how: int) -> Iterator[None]:
-        self.prepare()
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        lock = os.open(self.root / "lock", flags, 0o600)
+        lock = self._open_lock()
         try:
             fcntl.flock(lock, how)
             yield
@@ -146,6 +146,14 @@ class ImageStore:
             raise StoreBusyError("an image is being loaded or pulled; try again later") from None
         finally:
             os.close(lock)
+
+    def _open_lock(self) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        if self._is_prepared:  # since then no other user could replace the directories
+            with suppress(FileNotFoundError):
+                return os.open(self.root / "lock", flags, 0o600)
+        self.prepare()
+        return os.open(self.root / "lock", flags, 0o600)
 
     # --- images -----------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ class Attachment:
         options = streams.options
         wanted = {STDOUT: options.stdout, STDERR: options.stderr and not self.container.tty}
         try:
-            while packet := await shim.read():
+            while packet := await _read(shim):
                 number = _NUMBERS.get(packet[:1])
                 if number is not None and wanted[number]:
                     await streams.write(number, packet[1:])
@@ -99,6 +99,14 @@ class Attachment:
             await shim.write(attach.STDIN)
         except OSError:  # the container has exited
             streams.stdin.discard()
+
+
+async def _read(shim: FdStream) -> bytes:
+    """Return the next packet of the shim; empty at the end."""
+    try:
+        return await shim.read()
+    except ConnectionResetError:  # it has exited with unread input; what it has sent follows
+        return await shim.read()
 
 
 async def _copy_sizes(shim: FdStream, streams: CommandStreams) -> None:

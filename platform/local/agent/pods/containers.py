@@ -1,7 +1,7 @@
 """Running containers of one pod: start, adoption, stop."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,6 +14,7 @@ from ..images.store import StoredImage
 from ..runtime import cgroups, image_run
 from ..runtime.runs import (
     ContainerProcess,
+    ExitRecord,
     IsolationLevel,
     JoinedProcess,
     LaunchSpec,
@@ -22,7 +23,7 @@ from ..runtime.runs import (
 from ..runtime.shim import HOST_CHANGED, START_ERROR
 from ..state import status
 from ..state.core_types import Pod, Volume
-from ..state.environment import ContainerConfigError
+from ..state.environment import ContainerConfigError, SecurityContextError
 from ..state.status import BackOff, Exited, PodState, Started
 from ..state.sysctls import Namespace, sysctls_of
 from .container_worker import ContainerWorker, PodContext
@@ -36,8 +37,9 @@ _MAX_PLANS = 10
 """Plans of a container's root in a row that may be outdated when they are executed."""
 
 _PORT_IN_USE_MESSAGE = (
-    "The log reports that a port is already in use. Pods run in the host's network: choose "
-    "another port, or listen on the pod's own address (status.podIP), which is"
+    "The log reports that a port is already in use. Pods run in the host's network: start the "
+    "cluster with --pod-network=namespaces, choose another port, or listen on the pod's own "
+    "address (status.podIP), which is"
 )
 _NOT_SHARED_MESSAGE = (
     "Container {} does not see the processes of {}: containers share no process namespace unless "
@@ -98,21 +100,20 @@ class PodContainers:
         async with self._start_lock:
             if self._closed:
                 return
-            process, error_message = await self._start_process(name, volumes)
+            process, exit_record, error_message = await self._start_process(name, volumes)
             worker = self._add_worker(process)
         run = process.run_dir
         started = context.started_event(run, context.node.clock.now())
         self._on_started(started)
-        self._record_start(run, error_message)
+        self._record_start(run, exit_record, error_message)
         if started.placeholder:
             image = context.pod().containers[name].image
             context.record_event("Placeholder", _PLACEHOLDER_MESSAGE.format(name, image))
         worker.start_probes(has_started=started.started)
 
-    def _record_start(self, run: RunDir, error_message: str) -> None:
+    def _record_start(self, run: RunDir, record: ExitRecord | None, error_message: str) -> None:
         """Record whether the program was started; *error_message*: why it is not found, if so."""
         context, name = self._context, run.container_name
-        record = run.exit_record()
         if record is None or record.reason != START_ERROR:
             context.node.record_event(context.pod(), "Started", self._started_message(run))
             return
@@ -173,10 +174,13 @@ class PodContainers:
             return f"{message} as a process of this machine, without its image {image}"
         return message
 
-    async def _start_process(self, name: str, volumes: PodVolumes) -> tuple[ContainerProcess, str]:
+    async def _start_process(
+        self, name: str, volumes: PodVolumes
+    ) -> tuple[ContainerProcess, ExitRecord | None, str]:
         """Start the shim of a new run; if the host changed since the plan, of another one.
 
-        Returns its process, and an error message if its program is not found.
+        Returns its process, its exit record if it has exited already, and an error message if its
+        program is not found.
 
         Raises:
             ContainerConfigError: as `start`, or the host changed in each attempt.
@@ -184,10 +188,8 @@ class PodContainers:
         message = ""
         images = await self._images_of(name)
         image = images.pop("")
-        await asyncio.to_thread(self._context.pod_dir.remove_old_logs, name)
-        if image is not None or images:
-            runs = self._context.pod_dir.runs(name)
-            await asyncio.to_thread(image_run.clear, [run.path for run in runs if run.is_finished])
+        if runs := self._context.pod_dir.runs(name):
+            await asyncio.to_thread(self._clear, runs)
         for _ in range(_MAX_PLANS):
             run = self._context.pod_dir.new_run(name)
             launch, error_message = self._build_launch_spec(run, volumes, image)
@@ -198,9 +200,14 @@ class PodContainers:
             process = ContainerProcess(run, shim, clock=self._context.node.clock)
             record = run.exit_record()
             if record is None or record.reason != HOST_CHANGED:
-                return process, error_message
+                return process, record, error_message
             message = (await process.wait()).message
         raise ContainerConfigError(f"the sandbox cannot be set up: {message}")
+
+    def _clear(self, runs: Sequence[RunDir]) -> None:
+        """Remove what earlier runs of a container have left, and the next one does not need."""
+        self._context.pod_dir.remove_old_logs(runs)
+        image_run.clear([run.path for run in runs if run.is_finished])
 
     def _prepare(self, run: RunDir, launch: LaunchSpec) -> None:
         """Create the control group of a run, and write its launch spec.
@@ -276,6 +283,12 @@ class PodContainers:
             if image is None:
                 return builder.build(container, run, log_file)
             return builder.build_of_image(container, run, log_file, image=image), ""
+        except SecurityContextError as error:
+            if container not in pod.spec.ephemeral_containers:
+                raise
+            # It can be neither changed nor deleted, and kubectl debug waits for its start or end.
+            failed = LaunchSpec(argv=(), env={}, cwd="/", log=log_file, error=str(error))
+            return failed, str(error)
         except OSError as error:
             raise ContainerConfigError(str(error)) from error
 

@@ -115,7 +115,7 @@ async def enter_request(run: RunDir, command: Sequence[str]) -> dict[str, Any]:
     ids = launch.get("ids") or {"base": None}  # absent in a container of an older agent
     pid, start = 0, None
     if launch["level"] != IsolationLevel.PLAIN:
-        pid = await _sandbox_pid(run, IsolationLevel(launch["level"]), ids=ids)
+        pid = await sandbox_pid(run, IsolationLevel(launch["level"]), ids=ids)
         start = shim.start_time(pid)
     return {
         "argv": command,
@@ -152,7 +152,7 @@ async def _execute(command: tuple[str, ...], target: HandlerTarget) -> None:
         raise HandlerError(text or f"command exited with {process.returncode}")
 
 
-async def _sandbox_pid(run: RunDir, level: IsolationLevel, *, ids: Mapping[str, Any]) -> int:
+async def sandbox_pid(run: RunDir, level: IsolationLevel, *, ids: Mapping[str, Any]) -> int:
     """Return the first process in the container's namespaces, once its sandbox is complete."""
     depth = 2 if level is IsolationLevel.BUBBLEWRAP else 1
     while True:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from ...network.resolvers import RESOLVER, resolver_file
@@ -239,6 +240,7 @@ class LaunchSpecBuilder:
         return steps
 
 
+@cache
 def max_processes() -> int:
     """Return how many processes and threads one user of a container may have.
 

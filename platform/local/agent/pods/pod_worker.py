@@ -263,7 +263,10 @@ class PodWorker:
         if self.state == before:
             return
         if not self._deleted and not self._suspended:
-            self._status_manager.mark_dirty(promptly=self._is_ready())
+            if isinstance(event, Accepted | Prepared):
+                self._status_manager.mark_set_up()
+            else:
+                self._status_manager.mark_dirty(promptly=self._is_ready())
         self._publish_peer()
 
     def _publish_peer(self) -> None:

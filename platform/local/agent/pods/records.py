@@ -8,7 +8,8 @@ logs/<namespace>_<name>_<uid>/<container>/<n>.log
 ```
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -101,9 +102,11 @@ class PodDir:
     def runs(self, container: str) -> list[RunDir]:
         """Return all runs of a container, oldest first."""
         directory = self.path / "containers" / container
-        if not directory.is_dir():
+        try:
+            names = os.listdir(directory)
+        except FileNotFoundError:
             return []
-        numbers = sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit())
+        numbers = sorted(int(name) for name in names if name.isdigit())
         return [RunDir(directory / str(number)) for number in numbers]
 
     def new_run(self, container: str) -> RunDir:
@@ -116,12 +119,11 @@ class PodDir:
         """Return the log file of a run."""
         return self.logs / run.container_name / f"{run.path.name}.log"
 
-    def remove_old_logs(self, container: str) -> None:
-        """Delete the logs that cannot be read any more once the container is started again.
+    def remove_old_logs(self, runs: Sequence[RunDir]) -> None:
+        """Delete the logs that cannot be read any more once the container of *runs* starts again.
 
         Only the log of the run before can be.
         """
-        runs = self.runs(container)
         last = max((at for at, run in enumerate(runs) if run.is_valid), default=0)
         for run in runs[:last]:
             self.log_path(run).unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from ....kube.errors import (
     ForbiddenError,
     NotFoundError,
 )
-from ....machinery.clock import Clock
+from ....machinery.clock import Clock, Timer
 from ....model.log_fields import object_fields
 from ....model.names import PODS
 from ..retry import retry_delay
@@ -25,7 +25,10 @@ log = logging.getLogger(__name__)
 WRITE_DELAY = 0.1
 """Seconds that changes are batched for one write."""
 
-_INITIAL_BACKOFF, _MAX_BACKOFF = 0.5, 15.0
+_SETUP_DELAY = 1.0
+"""Seconds after which a status is written that shows only how far the set-up of a pod is."""
+
+INITIAL_BACKOFF, _MAX_BACKOFF = 0.5, 15.0
 _DELETE_BACKOFF = 1.0
 
 
@@ -75,6 +78,7 @@ class PodStatusManager:
         self._flush = asyncio.Event()
         self._written = asyncio.Event()
         self._written.set()
+        self._setup_timer: Timer | None = None
         self._last_status: dict[str, Any] = {}
         self._last_phase: str | None = None
 
@@ -85,12 +89,24 @@ class PodStatusManager:
         if promptly:
             self._flush.set()
 
+    def mark_set_up(self) -> None:
+        """Write the status within a second, or with the next change: most pods run before that."""
+        if self._setup_timer is None:
+            self._setup_timer = self._clock.call_later(_SETUP_DELAY, self.mark_dirty)
+
     async def wait_written(self) -> None:
         """Wait until the status of the last `mark_dirty` is written, or permanently rejected."""
         await self._written.wait()
 
     async def run(self) -> None:
         """Write changed statuses, until cancelled."""
+        try:
+            await self._write_changes()
+        finally:
+            if self._setup_timer is not None:
+                self._setup_timer.cancel()
+
+    async def _write_changes(self) -> None:
         failures = 0
         while True:
             await self._dirty.wait()
@@ -109,7 +125,7 @@ class PodStatusManager:
                     self._dirty.set()
                     if isinstance(error, ForbiddenError):
                         self._mark_forbidden(pod, error)
-                    delay = retry_delay(failures, initial=_INITIAL_BACKOFF, maximum=_MAX_BACKOFF)
+                    delay = retry_delay(failures, initial=INITIAL_BACKOFF, maximum=_MAX_BACKOFF)
                     await self._clock.sleep(delay)
                     continue
                 fields = {"pod": pod.metadata.key, "error": str(error)}

@@ -83,7 +83,7 @@ def _measure(pod: Pod, pod_dir: PodDir) -> StorageUsage:
     own = [
         volume.name
         for volume in pod.spec.volumes
-        if not volume.host_path and not volume.persistent_volume_claim
+        if not volume.host_path and not pod.claim_of(volume)
     ]
     paths = {name: pod_dir.path / "volumes" / name for name in own}
     volumes = {name: disk_usage(path) for name, path in paths.items() if not is_in_memory(path)}

@@ -51,10 +51,10 @@ def detect(
 
     *probe* moves a process into a group, and returns why that fails.
     """
-    mount = _mount_point(proc)
+    mount = mount_point(proc)
     if mount is None:
         return CgroupReport(reason="no cgroup2 file system is mounted")
-    base = _base(mount, proc)
+    base = base_group(mount, proc)
     if base is None:
         return CgroupReport(reason="no control group is delegated to the user of the agent")
     name = hashlib.sha256(str(data_dir.resolve()).encode()).hexdigest()[:12]
@@ -64,7 +64,7 @@ def detect(
         test = root / "probe"
         create_group(test)
         try:
-            error = (probe or _move_process)(test)
+            error = (probe or move_process)(test)
         finally:
             remove_group(test)
     except OSError as failure:
@@ -79,7 +79,8 @@ def detect(
     return CgroupReport(root, frozenset(found), reason)
 
 
-def _mount_point(proc: Path) -> Path | None:
+def mount_point(proc: Path) -> Path | None:
+    """Return where control groups of version 2 are mounted, according to the directory *proc*."""
     for line in (proc / "self/mountinfo").read_text().splitlines():
         fields = line.split()
         if fields[fields.index("-") + 1] == "cgroup2":
@@ -87,18 +88,20 @@ def _mount_point(proc: Path) -> Path | None:
     return None
 
 
-def _base(mount: Path, proc: Path) -> Path | None:
+def base_group(mount: Path, proc: Path) -> Path | None:
+    """Return the group in which this process may create others; ``None`` if there is none."""
     if os.geteuid() == 0:
-        return mount if _is_writable(mount) else None
+        return mount if is_writable(mount) else None
     lines = (proc / "self/cgroup").read_text().splitlines()
     own = next((line[3:] for line in lines if line.startswith("0::")), "/")
     group = mount / own.lstrip("/")
     writable = [each for each in (group, *group.parents) if each.is_relative_to(mount)]
-    usable = [each for each in writable if _is_writable(each)]
+    usable = [each for each in writable if is_writable(each)]
     return usable[-1] if usable else None
 
 
-def _is_writable(group: Path) -> bool:
+def is_writable(group: Path) -> bool:
+    """Return whether this process may create groups in *group* and move processes to it."""
     return all(os.access(each, os.W_OK) for each in (group, group / "cgroup.procs"))
 
 
@@ -126,7 +129,8 @@ def create_group(group: Path) -> None:
     group.mkdir(exist_ok=True)
 
 
-def _move_process(group: Path) -> str:
+def move_process(group: Path) -> str:
+    """Move a process to *group* to find out whether that is possible; return why it is not."""
     child = os.fork()
     if child == 0:
         code = 1

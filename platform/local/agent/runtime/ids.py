@@ -58,7 +58,7 @@ class Ids:
 
 def allocate_range(pod: Pod, taken: Collection[int]) -> int:
     """Return the first id of the pod's range, always the same one unless it is in *taken*."""
-    if any(volume.persistent_volume_claim or volume.host_path for volume in pod.spec.volumes):
+    if any(pod.claim_of(volume) or volume.host_path for volume in pod.spec.volumes):
         return SHARED
     digest = hashlib.blake2b(pod.metadata.uid.encode(), digest_size=8).digest()
     start = int.from_bytes(digest, "big")

@@ -23,7 +23,7 @@ from .mounting import open_regular
 POLL_INTERVAL = 0.1
 """Seconds between reads of a followed log."""
 
-_BLOCK_BYTES = 64 * 1024
+BLOCK_BYTES = 64 * 1024
 _MAX_ENTRY_BYTES = 64 * 1024
 """Maximum bytes of an entry; the shim writes shorter ones, but a plain container can write here."""
 
@@ -132,7 +132,7 @@ async def read(
 
 def _block_size(position: int, end: int | None) -> int:
     """Return how many bytes to read next from *position*, at most up to *end*."""
-    return _BLOCK_BYTES if end is None else min(_BLOCK_BYTES, max(end - position, 0))
+    return BLOCK_BYTES if end is None else min(BLOCK_BYTES, max(end - position, 0))
 
 
 def punch_log_head(path: Path, rotation: LogRotation) -> bool:
@@ -184,7 +184,7 @@ async def _start_of_tail(file: BufferedReader, count: int, first: int) -> int:
         return size
     header = b""
     while position > first:
-        step = min(_BLOCK_BYTES, position - first)
+        step = min(BLOCK_BYTES, position - first)
         position = file.seek(position - step)
         block = file.read(step) + header
         for at in _entry_offsets(block[:step], whole=position == first):

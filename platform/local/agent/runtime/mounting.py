@@ -38,7 +38,7 @@ KEPT_FLAGS = _NOSUID | _NODEV | _NOEXEC | 1024 | 2048  # plus noatime, nodiratim
 _MNT_DETACH = 2
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SYS_KEYCTL = {"x86_64": 250, "aarch64": 219}
-_SYS_OPENAT2, SYS_MOUNT_SETATTR = 437, 442  # the same on every architecture
+SYS_OPENAT2, SYS_MOUNT_SETATTR = 437, 442  # the same on every architecture
 _AT_RECURSIVE, _AT_FDCWD = 0x8000, -100
 _NO_MAGIC_LINKS, _NO_LINKS, _BENEATH, _IN_ROOT = 0x02, 0x04, 0x08, 0x10
 NEXT_SUB_PATH = "\0"
@@ -90,9 +90,7 @@ def _openat2(dir_fd: int, path: str, how: int) -> int:
     flags = os.O_PATH | os.O_CLOEXEC
     open_how = struct.pack("QQQ", flags, 0, how | _NO_MAGIC_LINKS)
     for _ in range(_MAX_ATTEMPTS):
-        result: int = _LIBC.syscall(
-            _SYS_OPENAT2, dir_fd, os.fsencode(path), open_how, len(open_how)
-        )
+        result: int = _LIBC.syscall(SYS_OPENAT2, dir_fd, os.fsencode(path), open_how, len(open_how))
         if result >= 0:
             return result
         number = ctypes.get_errno()

@@ -7,7 +7,7 @@ fail later, with more it would be less isolated than intended.
 from collections.abc import Iterator
 
 from ..state.core_types import Container, Pod
-from ..state.environment import ContainerConfigError
+from ..state.environment import SecurityContextError
 from .ids import IdMode
 from .mounting import ID_RANGE_SIZE, KEPT_CAPABILITIES
 from .runs import IsolationLevel
@@ -57,7 +57,7 @@ def check_security_context(
     """Check that this machine supports the security context of *container*.
 
     Raises:
-        ContainerConfigError: a field is not supported; the text names it.
+        SecurityContextError: a field is not supported; the text names it.
     """
     unsupported = (
         next(_unsupported_fields(pod, container), None)
@@ -77,7 +77,7 @@ def check_security_context(
     denied = _denied_capabilities(container, id_mode, isolation, ignored)
     unsupported = unsupported or next(denied, None)
     if unsupported:
-        raise ContainerConfigError(
+        raise SecurityContextError(
             f"container {container.name}: unsupported security context: {unsupported}"
         )
 

@@ -250,6 +250,14 @@ class RunDir:
             writable = str(self.path / image_run.WRITABLE)
             content |= {"image": msgspec.to_builtins(spec.image), "writable": writable}
         shim.write_durably(str(self.path / shim.LAUNCH), json.dumps(content))
+        self._launch = _LaunchedCommand(
+            argv=tuple(spec.argv),
+            image=spec.image,
+            volume_images=spec.volume_images,
+            joined=spec.joined,
+            cgroup=spec.cgroup,
+            resources=spec.resources,
+        )
 
     def start(self, ready_fd: int = -1) -> int:
         """Start the shim as a child of this process, which it outlives; return its process id.

@@ -18,6 +18,7 @@ and mounts (`rootfs`). Exit codes: n, 128+signal, 128 if the program cannot be e
 """
 
 import ctypes
+import errno
 import fcntl
 import functools
 import json
@@ -515,21 +516,13 @@ def run_init(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
     Signals that other programs of the container send to process 1 are for the program, as if it
     were process 1 itself.
     """
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setsid()
-            if launch["tty"]:
-                _set_controlling_terminal()
-            # In the pid namespace of another container, it would outlive this process.
-            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            os.makedirs(launch["cwd"], exist_ok=True)
-            os.chdir(launch["cwd"])
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-            limit_processes(launch["max_processes"])
-            execute(launch["argv"], launch["env"])
-        except BaseException as error:
-            _report_failure(failed, error)
+    try:
+        os.makedirs(launch["cwd"], exist_ok=True)
+        os.chdir(launch["cwd"])
+        limit_processes(launch["max_processes"])
+        child = _start_program(launch, failed)
+    except BaseException as error:  # the caller may be a forked child
+        _report_failure(failed, error)
         os._exit(CANNOT_START)
     os.close(failed)
     signal.signal(signal.SIGTERM, lambda *_: _forward_signal(child, launch["stop_signal"]))
@@ -540,6 +533,30 @@ def run_init(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
         pid, status = os.wait()
         if pid == child:
             os._exit(exit_code(status))
+
+
+def _start_program(launch: dict, failed: int) -> int:  # type: ignore[type-arg]
+    """Start the program of a container as a child of its init; return its process id.
+
+    Raises:
+        OSError: it cannot be executed.
+    """
+    if not launch["tty"] and not launch.get("joined"):
+        return spawn(launch["argv"], launch["env"])
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            if launch["tty"]:
+                _set_controlling_terminal()
+            # In the pid namespace of another container, it would outlive this process.
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            execute(launch["argv"], launch["env"])
+        except BaseException as error:
+            _report_failure(failed, error)
+        os._exit(CANNOT_START)
+    return child
 
 
 def enter_cgroup(group: str) -> None:
@@ -575,7 +592,32 @@ def execute(argv: list[str], env: dict[str, str]) -> None:
     try:
         os.execvpe(argv[0], argv, env)  # noqa: S606 - no shell on purpose
     except OSError as error:
-        raise OSError(error.errno, f'exec: "{argv[0]}": {error.strerror}') from error
+        raise _exec_error(argv[0], error) from error
+
+
+def spawn(argv: list[str], env: dict[str, str]) -> int:
+    """Start *argv* in a new session, searching the PATH of *env*; return its process id.
+
+    The memory of this process is not copied for it, as a fork would do.
+
+    Raises:
+        OSError: the program is not found, or cannot be executed.
+    """
+    program = argv[0]
+    failure = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+    for directory in [""] if "/" in program else env.get("PATH", os.defpath).split(os.pathsep):
+        path = os.path.join(directory, program)
+        try:
+            os.stat(path)  # costs less than a process that finds nothing to execute
+            return os.posix_spawn(path, argv, env, setsid=True, setsigmask=())
+        except OSError as error:
+            if failure.errno in (errno.ENOENT, errno.ENOTDIR):
+                failure = error
+    raise _exec_error(program, failure)
+
+
+def _exec_error(program: str, error: OSError) -> OSError:
+    return OSError(error.errno, f'exec: "{program}": {error.strerror}')
 
 
 def _forward_signal(child: int, number: int) -> None:
@@ -662,6 +704,7 @@ def start_time(pid: int) -> int | None:
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
+@functools.cache
 def boot_id() -> str:
     """Return the id of this boot of the machine."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
@@ -685,11 +728,15 @@ def replace_file(path: str, text: str) -> None:
 
 def write_durably(path: str, text: str) -> None:
     """Write a new file and flush it to disk."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    # A file object would need three more system calls, at each of many files of a start.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        data = text.encode()
+        while data:
+            data = data[os.write(descriptor, data) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _read_all(descriptor: int) -> str:

@@ -43,6 +43,7 @@ def serve(descriptor: int) -> None:
     control = socket.socket(fileno=descriptor)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    shim.boot_id()  # once for all shims
     gc.collect()
     gc.freeze()  # else a collection in a shim would copy what it shares with the others
     poller = select.poll()

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ..state.core_types import Container, Pod, SecurityContext
-from ..state.environment import ContainerConfigError
+from ..state.environment import SecurityContextError
 from .ids import Ids, chown
 from .rootfs import ROOT_HOME, Mount
 
@@ -41,11 +41,11 @@ def user_of(pod: Pod, container: Container) -> User:
     """Return the user of *container*; its security context overrides the pod's.
 
     Raises:
-        ContainerConfigError: runAsUser is 0 in spite of runAsNonRoot.
+        SecurityContextError: runAsUser is 0 in spite of runAsNonRoot.
     """
     context = effective_context(pod, container)
     if context.run_as_non_root and context.run_as_user == 0:
-        raise ContainerConfigError("container's runAsUser breaks non-root policy")
+        raise SecurityContextError("container's runAsUser breaks non-root policy")
     return _user(context)
 
 

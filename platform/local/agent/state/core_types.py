@@ -361,6 +361,7 @@ class Volume(ApiStruct, frozen=True):
     downward_api: DownwardApiSource | None = msgspec.field(name="downwardAPI", default=None)
     host_path: HostPathSource | None = None
     persistent_volume_claim: PvcSource | None = None
+    ephemeral: dict[str, object] | None = None
     image: ImageVolumeSource | None = None
 
 
@@ -527,6 +528,12 @@ class Pod(ApiStruct, frozen=True, dict=True):
             and each.last_state.terminated is not None
             for each in self.status.all_container_statuses
         )
+
+    def claim_of(self, volume: Volume) -> PvcSource | None:
+        """Return the claim of a volume: the one that it names, or its own if it is ephemeral."""
+        if volume.ephemeral is not None:
+            return PvcSource(f"{self.metadata.name}-{volume.name}")
+        return volume.persistent_volume_claim
 
     @cached_property
     def containers(self) -> dict[str, Container]:

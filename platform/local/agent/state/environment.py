@@ -41,6 +41,10 @@ class ContainerConfigError(Exception):
         return str(self)
 
 
+class SecurityContextError(ContainerConfigError):
+    """The node cannot give the container its security context, which cannot be changed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedSources:
     """The objects that a pod refers to; ``None`` for one that does not exist."""
@@ -65,6 +69,7 @@ class ClaimVolume:
     """Uid of the claim that the directory was created for."""
 
     host_path: str = ""
+    host_path_type: str = ""
     read_only: bool = False
     error: str = ""
     """Why it cannot be mounted."""

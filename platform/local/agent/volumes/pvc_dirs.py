@@ -46,7 +46,7 @@ def claim_volume(uid: str, volume: PersistentVolume, *, has_dirs: bool) -> Claim
     source = spec.host_path or spec.local
     if source is None:
         return ClaimVolume(error=f'persistentvolume "{name}" has an unsupported type')
-    return ClaimVolume(uid=uid, host_path=source.path)
+    return ClaimVolume(uid=uid, host_path=source.path, host_path_type=source.type)
 
 
 log = logging.getLogger(__name__)

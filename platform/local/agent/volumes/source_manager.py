@@ -27,6 +27,7 @@ from ....model.names import (
     SERVICEACCOUNTS,
     Resource,
 )
+from ....model.pod import PodPhase
 from ..state.core_types import (
     BOUND,
     ConfigMap,
@@ -41,10 +42,10 @@ from ..state.environment import ClaimVolume, ResolvedSources
 from .pvc_dirs import claim_volume
 from .volumes import PodReferences, references_of
 
-_MAX_WATCHES = 200
+MAX_WATCHES = 200
 """Objects that are watched."""
 
-_POLL_INTERVAL = 60.0
+POLL_INTERVAL = 60.0
 """Seconds between two reads of an object that is not watched; kubelet's without watches."""
 
 _MAX_TOKEN_AGE = 24 * 3600.0
@@ -146,7 +147,7 @@ class SourceManager:
         """Watch an object, or read it at intervals."""
         resource, (namespace, _, name) = key[0], key[1].partition("/")
         timing = Timing(monotonic=self._clock.monotonic, sleep=self._clock.sleep)
-        if len(self._watches) >= _MAX_WATCHES:
+        if len(self._watches) >= MAX_WATCHES:
             polling = supervise(
                 f"reads of {resource.plural}", lambda: self._poll(key), timing=timing
             )
@@ -167,7 +168,7 @@ class SourceManager:
         resource, (namespace, _, name) = key[0], key[1].partition("/")
         on_event = self._event_handler(resource)
         while True:
-            await self._clock.sleep(_POLL_INTERVAL)
+            await self._clock.sleep(POLL_INTERVAL)
             with suppress(NotFoundError):
                 found = await self._client.get(
                     resource, name, namespace=namespace, view=MetadataOnly
@@ -222,7 +223,7 @@ class SourceManager:
                 known = registered.claim_volumes
                 before = known.get(name)
                 if before is None or before.error:  # a bound claim stays resolved
-                    known[name] = await self._resolve_claim(pod.metadata.namespace, name)
+                    known[name] = await self._resolve_claim(pod, name)
                 claims[name] = known[name]
             else:
                 found = await self._get((resource, key), force=force)
@@ -241,15 +242,20 @@ class SourceManager:
         tokens = references.tokens.values() if references else ()
         return min((token.refresh_at for token in tokens), default=None)
 
-    async def _resolve_claim(self, namespace: str, name: str) -> ClaimVolume | None:
-        """Return the volume of a claim; ``None`` if the claim does not exist."""
-        claims = PERSISTENTVOLUMECLAIMS
+    async def _resolve_claim(self, pod: Pod, name: str) -> ClaimVolume | None:
+        """Return the volume of a claim; ``None`` if the claim does not exist.
+
+        A pod that has not started cannot use a claim that is being deleted.
+        """
+        claims, namespace = PERSISTENTVOLUMECLAIMS, pod.metadata.namespace
         try:
             found = await self._client.get(
                 claims, name, namespace=namespace, view=PersistentVolumeClaim
             )
         except NotFoundError:
             return None
+        if found.metadata.deletion_timestamp and pod.status.phase in ("", PodPhase.PENDING):
+            return ClaimVolume(error=f'persistentvolumeclaim "{name}" is being deleted')
         volume_name = found.spec.volume_name
         if found.status.phase != BOUND or not volume_name:
             phase = found.status.phase or "not bound"

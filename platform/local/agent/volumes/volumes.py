@@ -74,7 +74,7 @@ def references_of(pod: Pod) -> PodReferences:
             config_maps.update(ref.name for ref in (group.config_map_ref,) if ref)
             secrets.update(ref.name for ref in (group.secret_ref,) if ref)
     projected = [source for volume in pod.spec.volumes for source in projections(volume)]
-    claims = [volume.persistent_volume_claim for volume in pod.spec.volumes]
+    claims = [pod.claim_of(volume) for volume in pod.spec.volumes]
     tokens = [each.service_account_token for each in projected if each.service_account_token]
     return PodReferences(
         frozenset(config_maps | {each.config_map.name for each in projected if each.config_map}),
@@ -140,8 +140,7 @@ class _VolumeBuilder:
     def build(self, volume: Volume) -> MountedVolume:
         if volume.host_path:
             return self._host_path(volume.name, volume.host_path.path, kind=volume.host_path.type)
-        if volume.persistent_volume_claim:
-            claim = volume.persistent_volume_claim
+        if claim := self.pod.claim_of(volume):
             return self._claim(volume.name, claim.claim_name, read_only=claim.read_only)
         directory = self.paths.pod_dir / "volumes" / _plain_name(volume.name)
         if volume.image is not None:  # each container mounts the image there, for itself
@@ -171,7 +170,8 @@ class _VolumeBuilder:
             raise VolumeError(volume, bound.error)
         read_only = read_only or bound.read_only
         if bound.host_path:
-            return self._host_path(volume, bound.host_path, read_only=read_only)
+            kind = bound.host_path_type
+            return self._host_path(volume, bound.host_path, kind=kind, read_only=read_only)
         if bound.handle != bound.uid:
             return MountedVolume(self._retained_dir(volume, bound.handle), read_only)
         namespace = self.pod.metadata.namespace

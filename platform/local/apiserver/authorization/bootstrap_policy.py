@@ -61,7 +61,11 @@ _WORKLOADS_RULES = (
     ),
     PolicyRule(_READ, ("discovery.k8s.io",), ("endpointslices",)),
     PolicyRule(_READ, ("autoscaling",), ("horizontalpodautoscalers",)),
-    PolicyRule(_READ, ("resource.k8s.io",), ("resourceclaims", "resourceclaimtemplates")),
+    PolicyRule(
+        _READ,
+        ("resource.k8s.io",),
+        ("devicetaintrules", "resourceclaims", "resourceclaimtemplates", "resourceslices"),
+    ),
     PolicyRule(("create", "patch", "update"), ("", "events.k8s.io"), ("events",)),
 )  # fmt: skip
 
@@ -73,11 +77,13 @@ _CONTROLLER_RULES: dict[str, tuple[PolicyRule, ...]] = {
     "deployment-controller": (
         PolicyRule(_PATCH, ("apps",), ("deployments", "deployments/status")),
     ),
+    "device-taint-eviction-controller": (),
     "endpoint-controller": (PolicyRule(_PATCH, ("",), ("endpoints",)),),
     "endpointslice-controller": (PolicyRule(_PATCH, ("discovery.k8s.io",), ("endpointslices",)),),
     "endpointslicemirroring-controller": (
         PolicyRule(_PATCH, ("discovery.k8s.io",), ("endpointslices",)),
     ),
+    "ephemeral-volume-controller": (),
     "horizontal-pod-autoscaler": (
         PolicyRule(_PATCH, ("autoscaling",), ("horizontalpodautoscalers/status",)),
     ),
@@ -242,6 +248,8 @@ def _workload_objects() -> Iterator[tuple[Resource, Json]]:
     system = "kube-system"
     yield from _granted(_WORKLOADS, (impersonate,), namespace=system)
     for account, rules in _CONTROLLER_RULES.items():
+        if not rules:
+            continue
         subject = {"kind": "ServiceAccount", "name": account, "namespace": system}
         name = f"batholith:controller:{account}"
         yield cluster_roles, _role(name, rules)

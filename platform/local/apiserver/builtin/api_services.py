@@ -45,6 +45,7 @@ _PRIORITIES = {
     ("node.k8s.io", "v1"): (16_300, 15),
     ("discovery.k8s.io", "v1"): (16_200, 15),
     (groups.RESOURCE, "v1"): (16_200, 21),
+    (groups.RESOURCE, "v1beta2"): (16_200, 15),
     (groups.FLOW_CONTROL, "v1"): (16_100, 21),
 }
 """Those of the groups and versions of Kubernetes."""
@@ -114,10 +115,12 @@ def prepare_for_create(obj: Json) -> None:
 def validate_api_service(obj: Json, old: Json | None) -> list[FieldError]:
     """Validate name and spec."""
     spec, errors = obj.get("spec") or {}, list[FieldError]()
-    name, group, version = obj["metadata"]["name"], spec.get("group", ""), spec.get("version", "")
-    if name and not validation.path_segment_error(name) and name != f"{version}.{group}":
-        text = f'must be `spec.version+"."+spec.group`: "{version}.{group}"'
-        errors.append(invalid("metadata.name", name, text))
+    group, version = spec.get("group", ""), spec.get("version", "")
+    for field in ("generateName", "name"):
+        name = obj["metadata"].get(field, "")
+        if name and not validation.path_segment_error(name) and name != f"{version}.{group}":
+            text = f'must be `spec.version+"."+spec.group`: "{version}.{group}"'
+            errors.append(invalid(f"metadata.{field}", name, text))
     if not group and version != "v1":
         text = "only v1 may have an empty group and it better be legacy kube"
         errors.append(required("spec.group", text))

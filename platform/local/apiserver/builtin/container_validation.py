@@ -72,8 +72,7 @@ def validate_container(
         _validate_env_volumes(env, f"{path}.env", volumes, errors)
     if sources := container.get("envFrom"):
         validate_env_from(sources, f"{path}.envFrom", errors)
-    if container.get("volumeMounts"):
-        validate_mounts(container, f"{path}.volumeMounts", volumes, errors)
+    validate_mounts(container, path, volumes, errors)
     if resources := container.get("resources"):
         validate_resources(resources, f"{path}.resources", errors)
     if rights := container.get("securityContext"):

@@ -17,7 +17,7 @@ from ..errors.fields import (
     too_long,
 )
 from ..kinds.groups import RBAC
-from .enums import ACCESS_MODES
+from .volume_validation import claim_spec_errors
 
 Json = dict[str, Any]
 
@@ -261,17 +261,7 @@ def prepare_volume_for_create(obj: Json) -> None:
 def validate_pvc(obj: Json, old: Json | None) -> list[FieldError]:
     """Validate a PersistentVolumeClaim; see :func:`_mutable_fields` for what may change."""
     spec = obj.get("spec", {})
-    errors = []
-    modes = spec.get("accessModes", ())
-    if not modes:
-        errors.append(required("spec.accessModes", "at least 1 access mode is required"))
-    errors += [
-        not_supported("spec.accessModes", mode, ACCESS_MODES)
-        for mode in modes
-        if mode not in ACCESS_MODES
-    ]
-    if "storage" not in spec.get("resources", {}).get("requests", {}):
-        errors.append(required("spec.resources[storage]"))
+    errors = claim_spec_errors(spec, "spec")
     if old is not None:
         before = old.get("spec", {})
         fixed = (spec.keys() | before.keys()) - _mutable_fields(old)

@@ -4,3 +4,4 @@ ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOnce
 PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 PROTOCOLS = ("SCTP", "TCP", "UDP")
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+VOLUME_MODES = ("Block", "Filesystem")

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from ....model import validation
+from ....model.names import Resource
 from ..errors.fields import (
     FieldError,
     duplicate,
@@ -12,11 +13,11 @@ from ..errors.fields import (
     not_supported,
     required,
 )
+from .flow_control_objects import EXEMPT, FLOW_SCHEMAS, PRIORITY_LEVELS, fixed_spec
 
 Json = dict[str, Any]
 
 _ALL = "*"
-_EXEMPT = "exempt"
 _DEFAULT_PRECEDENCE, _MAX_PRECEDENCE = 1000, 10_000
 _SUBJECTS = {"Group": "group", "ServiceAccount": "serviceAccount", "User": "user"}
 """Field of a subject by its kind."""
@@ -60,7 +61,7 @@ def validate_flow_schema(obj: Json, old: Json | None) -> list[FieldError]:
         errors.append(invalid(path, precedence, "must be a positive value"))
     if precedence > _MAX_PRECEDENCE:
         errors.append(invalid(path, precedence, f"must not be greater than {_MAX_PRECEDENCE}"))
-    if precedence == 1 and obj["metadata"].get("name") != _EXEMPT:
+    if precedence == 1 and obj["metadata"].get("name") != EXEMPT:
         text = "only the schema named 'exempt' may have matchingPrecedence 1"
         errors.append(invalid(path, precedence, text))
     method = spec.get("distinguisherMethod")
@@ -75,14 +76,14 @@ def validate_flow_schema(obj: Json, old: Json | None) -> list[FieldError]:
         errors.append(invalid(path, level, problem))
     for index, rule in enumerate(spec.get("rules") or ()):
         errors += _rule_errors(rule, f"spec.rules[{index}]")
-    return errors
+    return errors + _fixed_errors(FLOW_SCHEMAS, obj)
 
 
 def validate_priority_level(obj: Json, old: Json | None) -> list[FieldError]:
     """Validate a PriorityLevelConfiguration."""
     spec = obj.get("spec", {})
     kind, errors = spec.get("type", ""), []
-    if (obj["metadata"].get("name") == _EXEMPT) != (kind == "Exempt"):
+    if (obj["metadata"].get("name") == EXEMPT) != (kind == "Exempt"):
         text = "must be 'Exempt' if and only if `name` is 'exempt'"
         errors.append(invalid("spec.type", kind, text))
     limited, exempt = spec.get("limited"), spec.get("exempt")
@@ -102,7 +103,16 @@ def validate_priority_level(obj: Json, old: Json | None) -> list[FieldError]:
         errors.append(not_supported("spec.type", kind, ("Exempt", "Limited")))
     else:
         errors.append(required("spec.type"))
-    return errors
+    return errors + _fixed_errors(PRIORITY_LEVELS, obj)
+
+
+def _fixed_errors(resource: Resource, obj: Json) -> list[FieldError]:
+    """Return an error if the spec is not the one that the name requires."""
+    name, spec = obj["metadata"].get("name", ""), obj.get("spec") or {}
+    fixed = fixed_spec(resource, name, spec)
+    if fixed is None or spec == fixed:
+        return []
+    return [invalid("spec", spec, f"spec of '{name}' must equal the fixed value")]
 
 
 def validate_conditions(obj: Json, old: Json) -> list[FieldError]:

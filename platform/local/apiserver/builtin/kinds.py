@@ -17,7 +17,7 @@ from ..kinds.groups import (
     STORAGE,
 )
 from ..kinds.info import Column, KindInfo, RestStrategy, Subresource, common_subresources
-from . import autoscaler_conversion, event_conversion
+from . import autoscaler_conversion, event_conversion, metrics_schemas
 from .pod_resizes import RESIZE
 from .pod_strategy import EPHEMERAL_CONTAINERS
 from .strategies import APPROVAL, AUTOSCALER_V1, AUTOSCALER_V1_STATUS, BuiltInStrategy
@@ -416,14 +416,26 @@ _OTHERS = (
         delete_returns_object=True,
         generation="spec",
     ),
+    _kind(
+        names.DEVICETAINTRULES,
+        subresources=("status",),
+        delete_returns_object=True,
+        generation="spec",
+    ),
 )
 
 NODE_METRICS = _kind(
     Resource(METRICS, "v1beta1", "nodes", "NodeMetrics", namespaced=False),
     verbs=_READ,
     computed=True,
+    openapi=metrics_schemas.NODE_METRICS,
 )
-POD_METRICS = _kind(Resource(METRICS, "v1beta1", "pods", "PodMetrics"), verbs=_READ, computed=True)
+POD_METRICS = _kind(
+    Resource(METRICS, "v1beta1", "pods", "PodMetrics"),
+    verbs=_READ,
+    computed=True,
+    openapi=metrics_schemas.POD_METRICS,
+)
 BUILT_IN: tuple[KindInfo, ...] = (
     *_CORE,
     *_WORKLOADS,

@@ -4,7 +4,7 @@ from typing import Any
 
 from ....model import quantity, validation
 from ..errors.fields import IMMUTABLE, FieldError, forbidden, invalid, not_supported, required
-from .enums import ACCESS_MODES
+from .enums import ACCESS_MODES, VOLUME_MODES
 from .scheduling_validation import validate_node_selector
 from .volume_validation import validate_host_path, validate_nfs
 
@@ -18,7 +18,6 @@ _SOURCES = (
     "vsphereVolume",
 )  # fmt: skip
 _RECLAIM_POLICIES = ("Delete", "Recycle", "Retain")
-_VOLUME_MODES = ("Block", "Filesystem")
 _NOT_INLINE = "may not be specified in the context of inline volumes"
 _ONLY_RETAIN = "may only be Retain in the context of inline volumes"
 _ONLY_FILE_SYSTEM = (
@@ -33,7 +32,7 @@ def validate_volume(obj: Json, old: Json | None) -> list[FieldError]:
     errors += _access_mode_errors(spec, "spec") + _source_errors(spec, "spec")
     for key, allowed in (
         ("persistentVolumeReclaimPolicy", _RECLAIM_POLICIES),
-        ("volumeMode", _VOLUME_MODES),
+        ("volumeMode", VOLUME_MODES),
     ):
         if (value := spec.get(key)) is not None and value not in allowed:
             errors.append(not_supported(f"spec.{key}", value, allowed))

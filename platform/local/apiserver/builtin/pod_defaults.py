@@ -88,8 +88,8 @@ def _default_probe(probe: Json) -> None:
     probe.setdefault("failureThreshold", 3)
     if "httpGet" in probe:
         _default_http(probe["httpGet"])
-    if "grpc" in probe:
-        probe["grpc"].setdefault("service", "")
+    if "grpc" in probe and probe["grpc"].get("service") is None:  # the decoder adds a null
+        probe["grpc"]["service"] = ""
 
 
 def _default_http(action: Json) -> None:
@@ -167,18 +167,19 @@ def qos_class(spec: Json) -> str:
     """Return the QoS class of a pod.
 
     Guaranteed: all containers have CPU and memory limits equal to their requests; BestEffort: no
-    container has any; Burstable: all others.
+    container has any; Burstable: all others. Resources of the pod itself count instead of those
+    of its containers.
     """
+    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
     asked = False
     guaranteed = True
-    for name in ("initContainers", "containers"):
-        for container in spec.get(name) or ():
-            resources = container.get("resources", {})
-            requests, limits = resources.get("requests", {}), resources.get("limits", {})
-            for resource in _QOS_RESOURCES:
-                request, limit = requests.get(resource, "0"), limits.get(resource, "0")
-                asked = asked or request != "0" or limit != "0"
-                guaranteed = guaranteed and limit != "0" and _same(request, limit)
+    for owner in [spec] if any(spec.get("resources", {}).values()) else containers:
+        resources = owner.get("resources", {})
+        requests, limits = resources.get("requests", {}), resources.get("limits", {})
+        for resource in _QOS_RESOURCES:
+            request, limit = requests.get(resource, "0"), limits.get(resource, "0")
+            asked = asked or request != "0" or limit != "0"
+            guaranteed = guaranteed and limit != "0" and _same(request, limit)
     if not asked:
         return "BestEffort"
     return "Guaranteed" if guaranteed else "Burstable"

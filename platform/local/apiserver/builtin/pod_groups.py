@@ -18,9 +18,6 @@ from ..errors.fields import (
 
 Json = dict[str, Any]
 
-PROTECTION = "scheduling.k8s.io/podgroup-protection"
-"""Finalizer that keeps a PodGroup while pods that have not ended name it."""
-
 _DISRUPTION_MODES = ("Pod", "PodGroup")
 _CONDITION_STATUSES = ("False", "True", "Unknown")
 _REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")

@@ -143,7 +143,7 @@ def _device_errors(device: Json, path: str, *, per_device: bool) -> list[FieldEr
         else:
             errors.append(forbidden(where, "allowMultipleAllocations must be true"))
     errors += devices.each_of(
-        device.get("taints") or [], _MAX_TAINTS, f"{path}.taints", _taint_errors
+        device.get("taints") or [], _MAX_TAINTS, f"{path}.taints", taint_errors
     )
     consumed, where = device.get("consumesCounters") or [], f"{path}.consumesCounters"
     errors += devices.each_of(
@@ -180,7 +180,8 @@ def _attribute_errors(attribute: Json, path: str) -> list[FieldError]:
     return errors
 
 
-def _taint_errors(taint: Json, path: str) -> list[FieldError]:
+def taint_errors(taint: Json, path: str) -> list[FieldError]:
+    """Validate a taint of a device."""
     errors = []
     key, value, effect = (taint.get(each, "") for each in ("key", "value", "effect"))
     if problem := validation.qualified_name_error(key):

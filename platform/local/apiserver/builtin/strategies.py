@@ -44,9 +44,11 @@ from . import (
     slice_validation,
     storage_validation,
     stored_defaults,
+    taint_rule_validation,
     volume_warnings,
     webhook_validation,
     workload_validation,
+    workload_warnings,
     workloads,
 )
 
@@ -100,6 +102,7 @@ _REPLICA_SET = StrategyHooks(
     default=workloads.default_replicas,
     validate=workload_validation.validate_replica_set,
     validate_status=_REPLICA_STATUS,
+    warnings=workload_warnings.replicas_warnings,
 )
 _ROLE = StrategyHooks(name_rule=validation.path_segment_error)
 
@@ -151,15 +154,18 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         prepare_for_create=pod_defaults.prepare_pod_for_create,
         prepare_for_update=pod_strategy.prepare_pod_for_update,
         validate=pod_strategy.validate_pod,
+        warnings=workload_warnings.pod_warnings,
     ),
     ("", "PodTemplate"): StrategyHooks(
         default=stored_defaults.default_pod_template,
         validate=workload_validation.validate_pod_template,
+        warnings=workload_warnings.pod_template_warnings,
     ),
     ("", "ReplicationController"): StrategyHooks(
         default=workloads.default_replication_controller,
         validate=workload_validation.validate_replication_controller,
         validate_status=_REPLICA_STATUS,
+        warnings=workload_warnings.replicas_warnings,
     ),
     ("", "ResourceQuota"): StrategyHooks(
         validate=quota_validation.validate_quota,
@@ -215,6 +221,8 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ),
     ("apps", "DaemonSet"): StrategyHooks(
         default=workloads.default_daemon_set,
+        prepare_for_create=workloads.prepare_daemon_set_for_create,
+        prepare_for_update=workloads.prepare_daemon_set_for_update,
         validate=workload_validation.validate_daemon_set,
         validate_status=workload_validation.status_validator(
             (
@@ -229,6 +237,7 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
                 "collisionCount",
             )
         ),
+        warnings=workload_warnings.daemon_set_warnings,
     ),
     ("apps", "Deployment"): StrategyHooks(
         default=workloads.default_deployment,
@@ -237,6 +246,7 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
             (*_REPLICA_COUNTS, "updatedReplicas", "unavailableReplicas", "collisionCount"),
             at_most_replicas=("updatedReplicas", "readyReplicas", "availableReplicas"),
         ),
+        warnings=workload_warnings.replicas_warnings,
     ),
     ("apps", "ReplicaSet"): _REPLICA_SET,
     ("apps", "StatefulSet"): StrategyHooks(
@@ -252,6 +262,7 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
             ),
         ),
         name_rule=validation.dns1123_label_error,
+        warnings=workload_warnings.stateful_set_warnings,
     ),
     ("autoscaling", "HorizontalPodAutoscaler"): StrategyHooks(
         default=core_objects.default_autoscaler,
@@ -328,6 +339,12 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     (RBAC, "Role"): _ROLE,
     (RBAC, "RoleBinding"): _binding(namespaced=True),
     (RESOURCE, "DeviceClass"): StrategyHooks(validate=device_validation.validate_device_class),
+    (RESOURCE, "DeviceTaintRule"): StrategyHooks(
+        default=device_defaults.default_taint_rule,
+        prepare_for_update=device_defaults.prepare_taint_rule_for_update,
+        validate=taint_rule_validation.validate_taint_rule,
+        validate_status=taint_rule_validation.validate_taint_rule_status,
+    ),
     (RESOURCE, "ResourceClaim"): StrategyHooks(
         default=device_defaults.default_resource_claim,
         validate=device_validation.validate_claim,

@@ -57,20 +57,38 @@ _FRACTIONS = ("memory", "ephemeral-storage")
 
 def template_warnings(template: Json, path: str) -> list[str]:
     """Return the warnings for the pod template at *path*, in kube-apiserver's order."""
-    spec, spec_path = template.get("spec", {}), f"{path}.spec"
+    return _warnings(template, f"{path}.")
+
+
+def pod_warnings(pod: Json) -> list[str]:
+    """Return the warnings for a pod: as for a template, but those of AppArmor first."""
+    spec, annotations = pod.get("spec", {}), pod["metadata"].get("annotations") or {}
+    found = [
+        text
+        for container, _ in _containers(spec, "spec")
+        for text in _apparmor(spec, container, annotations, "metadata.annotations")
+    ]
+    return [*found, *_warnings(pod, "", of_apparmor=False)]
+
+
+def _warnings(template: Json, prefix: str, *, of_apparmor: bool = True) -> list[str]:
+    spec, spec_path = template.get("spec", {}), f"{prefix}spec"
     annotations = template.get("metadata", {}).get("annotations") or {}
+    annotations_path = f"{prefix}metadata.annotations"
     found = [
         *_node_labels(spec, spec_path),
         *_spreads(spec, spec_path),
-        *_annotations(annotations, f"{path}.metadata.annotations"),
+        *_annotations(annotations, annotations_path),
         *volume_warnings(spec, spec_path),
         *_duplicates(spec, spec_path),
         *_fractions(spec.get("overhead"), f"{spec_path}.overhead"),
     ]
     if _POD_SECCOMP in annotations and "seccompProfile" not in spec.get("securityContext", {}):
-        found.append(f"{path}.metadata.annotations[{_POD_SECCOMP}]: {_NO_SECCOMP}")
+        found.append(f"{annotations_path}[{_POD_SECCOMP}]: {_NO_SECCOMP}")
     for container, field_path in _containers(spec, spec_path):
-        found += _security(spec, container, annotations, f"{path}.metadata.annotations")
+        found += _seccomp(container, annotations, annotations_path)
+        if of_apparmor:
+            found += _apparmor(spec, container, annotations, annotations_path)
         resources = container.get("resources", {})
         for resource in _FRACTIONS:
             for kind in ("limits", "requests"):
@@ -147,14 +165,17 @@ def _fractions(amounts: Json | None, path: str) -> Iterator[str]:
             yield f"{where}: fractional byte value {shown} is invalid, must be an integer"
 
 
-def _security(pod: Json, container: Json, annotations: Json, path: str) -> Iterator[str]:
-    """Warn of annotations that fields have replaced."""
-    rights, name = container.get("securityContext", {}), container.get("name", "")
-    key = f"{_CONTAINER_SECCOMP}{name}"
-    if key in annotations and "seccompProfile" not in rights:
+def _seccomp(container: Json, annotations: Json, path: str) -> Iterator[str]:
+    """Warn of an annotation that a field has replaced."""
+    key = f"{_CONTAINER_SECCOMP}{container.get('name', '')}"
+    if key in annotations and "seccompProfile" not in container.get("securityContext", {}):
         yield f"{path}[{key}]: {_NO_SECCOMP}"
-    key = f"{_APPARMOR}{name}"
-    if key in annotations and "appArmorProfile" not in rights:
+
+
+def _apparmor(pod: Json, container: Json, annotations: Json, path: str) -> Iterator[str]:
+    """Warn of an annotation that a field has replaced."""
+    key = f"{_APPARMOR}{container.get('name', '')}"
+    if key in annotations and "appArmorProfile" not in container.get("securityContext", {}):
         profile = pod.get("securityContext", {}).get("appArmorProfile")
         if profile is None or profile != _apparmor_profile(annotations[key]):
             yield f'{path}[{key}]: deprecated since v1.30; use the "appArmorProfile" field instead'

@@ -46,7 +46,7 @@ class UnenforcedField(NamedTuple):
 
 
 _DRIVERS = (
-    "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi", "ephemeral", "fc",
+    "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi", "fc",
     "flexVolume", "flocker", "gcePersistentDisk", "gitRepo", "glusterfs", "iscsi", "nfs",
     "photonPersistentDisk", "portworxVolume", "quobyte", "rbd", "scaleIO", "storageos",
     "vsphereVolume",

@@ -1,6 +1,6 @@
 """Validation of volumes and volume mounts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ....model import quantity, validation
@@ -13,7 +13,7 @@ from ..errors.fields import (
     required,
     too_long,
 )
-from .enums import ACCESS_MODES, PULL_POLICIES
+from .enums import ACCESS_MODES, PULL_POLICIES, VOLUME_MODES
 from .value_sources import validate_file_source
 
 Json = dict[str, Any]
@@ -195,18 +195,31 @@ def _validate_ephemeral(source: Json, path: str, errors: list[FieldError]) -> No
     if "volumeClaimTemplate" not in source:
         errors.append(required(field_path))
         return
-    spec = source["volumeClaimTemplate"].get("spec", {})
+    errors += claim_spec_errors(source["volumeClaimTemplate"].get("spec", {}), f"{field_path}.spec")
+
+
+def claim_spec_errors(spec: Json, path: str) -> list[FieldError]:
+    """Return the errors of the spec of a claim, or of a template for claims, at *path*."""
     modes = spec.get("accessModes", ())
+    errors = []
     if not modes:
-        text = "at least 1 access mode is required"
-        errors.append(required(f"{field_path}.spec.accessModes", text))
+        errors.append(required(f"{path}.accessModes", "at least 1 access mode is required"))
     errors += [
-        not_supported(f"{field_path}.spec.accessModes", mode, ACCESS_MODES)
+        not_supported(f"{path}.accessModes", mode, ACCESS_MODES)
         for mode in modes
         if mode not in ACCESS_MODES
     ]
+    if "ReadWriteOncePod" in modes and len(modes) > 1:
+        text = "may not use ReadWriteOncePod with other access modes"
+        errors.append(forbidden(f"{path}.accessModes", text))
     if "storage" not in spec.get("resources", {}).get("requests", {}):
-        errors.append(required(f"{field_path}.spec.resources[storage]"))
+        errors.append(required(f"{path}.resources[storage]"))
+    name = spec.get("storageClassName")
+    if name and (problem := validation.dns1123_subdomain_error(name)):
+        errors.append(invalid(f"{path}.storageClassName", name, problem))
+    if (mode := spec.get("volumeMode", "Filesystem")) not in VOLUME_MODES:
+        errors.append(not_supported(f"{path}.volumeMode", mode, VOLUME_MODES))
+    return errors
 
 
 def _validate_image(source: Json, path: str, errors: list[FieldError]) -> None:
@@ -232,29 +245,75 @@ _CHECKS: dict[str, Check] = {
 """By source, in the order of validation."""
 
 
+_MOUNTS, _DEVICES = ("volumeMounts", "mountPath"), ("volumeDevices", "devicePath")
+"""The two lists by which containers use volumes, and the key of the path in their items."""
+_BLOCK_SOURCES = {"persistentVolumeClaim", "ephemeral"}
+_ONLY_CLAIMS = (
+    "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"
+)
+
+
 def validate_mounts(
     container: Json, path: str, volumes: dict[str, Json], errors: list[FieldError]
 ) -> None:
-    """Validate the volume mounts of a container."""
-    mount_paths = set()
-    for index, mount in enumerate(container["volumeMounts"]):
-        name, target = mount.get("name", ""), mount.get("mountPath")
-        if not name:
-            errors.append(required(f"{path}[{index}].name"))
-        if name not in volumes:
-            errors.append(not_found(f"{path}[{index}].name", name))
-        if not target:
-            errors.append(required(f"{path}[{index}].mountPath"))
-        elif target in mount_paths:
-            errors.append(invalid(f"{path}[{index}].mountPath", target, "must be unique"))
-        mount_paths.add(target)
+    """Validate the volume mounts and block devices of the container at *path*."""
+    mounts = container.get("volumeMounts") or ()
+    for index, common in enumerate(_errors_of_uses(container, path, _MOUNTS, volumes)):
+        mount, field_path = mounts[index], f"{path}.volumeMounts"
+        errors += common
         for key in ("subPath", "subPathExpr"):
             below = mount.get(key, "")
-            errors += [invalid(f"{path}.{key}", below, text) for text in path_errors(below)]
+            errors += [invalid(f"{field_path}.{key}", below, text) for text in path_errors(below)]
         if mount.get("subPath") and mount.get("subPathExpr"):
             text = "subPathExpr and subPath are mutually exclusive"
-            errors.append(invalid(f"{path}[{index}].subPathExpr", mount["subPathExpr"], text))
-        _validate_propagation(mount, path, container, errors)
+            field = f"{field_path}[{index}].subPathExpr"
+            errors.append(invalid(field, mount["subPathExpr"], text))
+        _validate_propagation(mount, field_path, container, errors)
+    names: set[str] = set()
+    for index, common in enumerate(_errors_of_uses(container, path, _DEVICES, volumes)):
+        device, field_path = container["volumeDevices"][index], f"{path}.volumeDevices[{index}]"
+        errors += common
+        name, target = device.get("name", ""), device.get("devicePath", "")
+        if name in names:
+            errors.append(invalid(f"{field_path}.name", name, "must be unique"))
+        names.add(name)
+        if name in volumes and not volumes[name].keys() & _BLOCK_SOURCES:
+            errors.append(invalid(f"{field_path}.name", name, _ONLY_CLAIMS))
+        if ".." in target.split("/"):
+            text = "can not contain backsteps ('..')"
+            errors.append(invalid(f"{field_path}.devicePath", target, text))
+
+
+def _errors_of_uses(
+    container: Json, path: str, use: tuple[str, str], volumes: dict[str, Json]
+) -> Iterator[list[FieldError]]:
+    """Yield for each mount or device the errors that both can have: of its volume and its path."""
+    kind, key = use
+    other_kind, other_key = _DEVICES if use == _MOUNTS else _MOUNTS
+    others = container.get(other_kind) or ()
+    other_names = {each["name"] for each in others if each.get("name")}
+    other_paths = {each[other_key] for each in others if each.get(other_key)}
+    seen: set[str] = set()
+    for index, item in enumerate(container.get(kind) or ()):
+        field_path = f"{path}.{kind}[{index}]"
+        name, target = item.get("name", ""), item.get(key, "")
+        errors = []
+        if not name:
+            errors.append(required(f"{field_path}.name"))
+        if name not in volumes:
+            errors.append(not_found(f"{field_path}.name", name))
+        if not target:
+            errors.append(required(f"{field_path}.{key}"))
+        elif target in seen:
+            errors.append(invalid(f"{field_path}.{key}", target, "must be unique"))
+        seen.add(target)
+        if name in other_names:
+            text = f"must not already exist in {other_kind}"
+            errors.append(invalid(f"{field_path}.name", name, text))
+        if target in other_paths:
+            text = f"must not already exist as a path in {other_kind}"
+            errors.append(invalid(f"{field_path}.{key}", target, text))
+        yield errors
 
 
 def _validate_propagation(

@@ -53,13 +53,14 @@ def volume_warnings(spec: Json, path: str) -> Iterator[str]:
         for name, text in _PLUGINS.items():
             if name in volume:
                 yield f"{field_path}.{_SHOWN.get(name, name)}: {text}"
-        claim = volume.get("ephemeral", {}).get("volumeClaimTemplate", {}).get("spec", {})
-        yield from _size_warnings(claim, f"{field_path}.ephemeral.volumeClaimTemplate.spec")
+        if "ephemeral" in volume:
+            claim = volume["ephemeral"].get("volumeClaimTemplate", {}).get("spec", {})
+            yield from size_warnings(claim, f"{field_path}.ephemeral.volumeClaimTemplate.spec")
     for volume in volumes:
         yield from _overlaps(volume)
 
 
-def _size_warnings(claim: Json, path: str) -> Iterator[str]:
+def size_warnings(claim: Json, path: str) -> Iterator[str]:
     """Yield warnings for sizes in the spec of a claim that are no whole bytes."""
     for kind in ("requests", "limits"):
         size = claim.get("resources", {}).get(kind, {}).get("storage", "0")
@@ -71,7 +72,7 @@ def _size_warnings(claim: Json, path: str) -> Iterator[str]:
 
 def claim_warnings(obj: Json, old: Json | None) -> list[str]:
     """Return warnings for the deprecated annotation of a claim's class, and for its size."""
-    found = list(_size_warnings(obj.get("spec", {}), "spec"))
+    found = list(size_warnings(obj.get("spec", {}), "spec"))
     if BETA_CLASS_ANNOTATION in (obj["metadata"].get("annotations") or {}):
         text = 'deprecated since v1.8; use "storageClassName" attribute instead'
         found.insert(0, f"metadata.annotations[{BETA_CLASS_ANNOTATION}]: {text}")
@@ -81,11 +82,15 @@ def claim_warnings(obj: Json, old: Json | None) -> list[str]:
 def _overlaps(volume: Json) -> Iterator[str]:
     name = f"volume {quote(volume.get('name', ''))}"
     for kind, (described, key) in _SOURCES.items():
-        source = volume.get(kind, {})
+        if kind not in volume:
+            continue
+        source = volume[kind]
         shown = f"{described} {quote(source.get(key, ''))}" if key else described
         for text in _conflicts(_files(source)):
             yield f"{name} ({shown}): overlapping paths: {text}"
-    sources = volume.get("projected", {}).get("sources") or ()
+    if "projected" not in volume:
+        return
+    sources = volume["projected"].get("sources") or ()
     files: list[_File] = []
     first_after: dict[int, str] = {}
     for source in sources:
@@ -140,6 +145,8 @@ def _conflicts_by_file(files: list[_File]) -> dict[int, list[str]]:
 
     Sorted by path, a file follows all that it is below, so that only conflicts take time.
     """
+    if len({file.path for file in files}) == len(files) and not any("/" in f.path for f in files):
+        return {}  # most volumes
     trimmed = [file._replace(path=file.path.rstrip("/")) for file in files]
     numbers = [number for number, file in enumerate(trimmed) if file.path]
     numbers.sort(key=lambda number: (f"{trimmed[number].path}/", number))

@@ -78,9 +78,7 @@ def _validate_name(name: str, path: str, errors: list[FieldError]) -> None:
         errors.append(invalid(path, name, text))
 
 
-def validate_rule(
-    rule: Json, path: str, errors: list[FieldError], *, operations: Sequence[str] = OPERATIONS
-) -> None:
+def validate_rule(rule: Json, path: str, errors: list[FieldError]) -> None:
     """Validate one rule of a webhook or policy."""
     wanted = rule.get("operations") or ()
     if not wanted:
@@ -89,8 +87,8 @@ def validate_rule(
         text = "if '*' is present, must not specify other operations"
         errors.append(invalid(f"{path}.operations", wanted, text))
     for index, operation in enumerate(wanted):
-        if operation not in operations:
-            errors.append(not_supported(f"{path}.operations[{index}]", operation, operations))
+        if operation not in OPERATIONS:
+            errors.append(not_supported(f"{path}.operations[{index}]", operation, OPERATIONS))
     _validate_names(rule, "apiGroups", "API groups", path, errors)
     _validate_names(rule, "apiVersions", "API versions", path, errors)
     for index, version in enumerate(rule.get("apiVersions") or ()):

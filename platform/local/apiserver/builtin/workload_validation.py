@@ -19,6 +19,8 @@ from ..errors.fields import (
 )
 from .pod_validation import validate_template
 from .scheduling_validation import validate_selector
+from .volume_validation import claim_spec_errors
+from .workloads import template_generation_errors
 
 Json = dict[str, Any]
 
@@ -106,6 +108,9 @@ def validate_stateful_set(obj: Json, old: Json | None) -> list[FieldError]:
     service = spec.get("serviceName", "")
     if old is None and service and (problem := validation.dns1123_label_error(service)):
         errors.append(invalid("spec.serviceName", service, problem))
+    for index, claim in enumerate(spec.get("volumeClaimTemplates", ()) if old is None else ()):
+        path = f"spec.volumeClaimTemplates[{index}].spec"
+        errors += claim_spec_errors(claim.get("spec", {}), path)
     errors += _validate_selected_template(obj, old, "statefulset")
     if old is not None:
         before = old.get("spec", {})
@@ -160,6 +165,7 @@ def validate_daemon_set(obj: Json, old: Json | None) -> list[FieldError]:
     elif strategy.get("type") != "OnDelete":
         allowed = ("RollingUpdate", "OnDelete")
         errors.append(not_supported("spec.updateStrategy", strategy, allowed))
+    errors += template_generation_errors(obj)
     return errors + _validate_same_selector(spec, old)
 
 
@@ -259,7 +265,26 @@ def _validate_template(obj: Json, old: Json | None) -> list[FieldError]:
     template = obj.get("spec", {}).get("template", {})
     if old is not None and template == old.get("spec", {}).get("template"):
         return []
-    return validate_template(template, "spec.template") + _restart_errors(obj)
+    return validate_template(_with_claims(obj), "spec.template") + _restart_errors(obj)
+
+
+def _with_claims(obj: Json) -> Json:
+    """Return the template with the volumes that its pods will have.
+
+    The claims of a StatefulSet are volumes that containers may mount, and replace volumes of
+    the same name. They come first, as in kube-apiserver, whose errors count them.
+    """
+    spec = obj.get("spec", {})
+    template: Json = spec.get("template", {})
+    names = dict.fromkeys(
+        claim.get("metadata", {}).get("name", "") for claim in spec.get("volumeClaimTemplates", ())
+    )
+    if not names:
+        return template
+    pod_spec = template.get("spec", {})
+    claims = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in names]
+    others = [each for each in pod_spec.get("volumes", ()) if each.get("name", "") not in names]
+    return {**template, "spec": {**pod_spec, "volumes": claims + others}}
 
 
 def _restart_errors(obj: Json) -> list[FieldError]:

@@ -26,7 +26,7 @@ from ..verbs.writes import UpdateFunc, Writer
 
 log = logging.getLogger(__name__)
 
-_RESYNC_DELAY = 1.0
+RESYNC_DELAY = 1.0
 """Seconds after which a controller that missed a change enqueues everything."""
 
 
@@ -86,14 +86,14 @@ class Controller(ABC):
         except Exception:
             log.exception("cannot observe a change", extra={"controller": self.name})
             TASK_RESTARTS[self.name] += 1
-            asyncio.get_running_loop().call_later(_RESYNC_DELAY, self._resync)
+            asyncio.get_running_loop().call_later(RESYNC_DELAY, self._resync)
 
     def _resync(self) -> None:
         try:
             self.enqueue_all()
         except Exception:
             log.exception("cannot enqueue stored objects", extra={"controller": self.name})
-            asyncio.get_running_loop().call_later(_RESYNC_DELAY, self._resync)
+            asyncio.get_running_loop().call_later(RESYNC_DELAY, self._resync)
 
     async def run(self) -> None:
         """Run until cancelled."""

@@ -8,8 +8,8 @@ that binding moves no files.
 import hashlib
 from typing import Any
 
-from ....model import names, times
-from ..builtin.core_objects import default_class
+from ....model import names, quantity, times
+from ..builtin.core_objects import default_class, storage_request
 from ..current_time import current_time, now
 from ..errors.status import StatusError
 from ..storage.resource_store import ResourceStore
@@ -22,7 +22,14 @@ from .volume_binding import Bind, Provision, Wait
 Json = dict[str, Any]
 
 _COMPONENT = "persistentvolume-controller"
-_NORMAL_REASONS = ("ExternalProvisioning", volume_binding.WAIT_FOR_FIRST_CONSUMER)
+_EXTERNAL_EXPANSION = Wait(
+    "ExternalExpanding", "waiting for an external controller to expand this PVC"
+)
+_NORMAL_REASONS = (
+    "ExternalProvisioning",
+    _EXTERNAL_EXPANSION.reason,
+    volume_binding.WAIT_FOR_FIRST_CONSUMER,
+)
 _NON_SOURCE_FIELDS = frozenset(
     {
         "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity",
@@ -104,8 +111,11 @@ class PersistentVolumeController(Controller):
         phase = claim["status"].get("phase")
         done = volume_binding.BIND_COMPLETED in (claim["metadata"].get("annotations") or {})
         if done:
-            if self._volumes.latest("", claim["spec"].get("volumeName", "")) is None:
+            volume = self._volumes.latest("", claim["spec"].get("volumeName", ""))
+            if volume is None:
                 await self._mark_lost(claim)
+            else:
+                await self._expand(claim, volume.parse())
             return
         classes = {each.name: each.parse() for each in self._classes.latest_entries()}
         if phase == "Bound":  # by an old agent, which created a directory for any claim
@@ -178,6 +188,34 @@ class PersistentVolumeController(Controller):
         if self._claims.latest(*where) is not None:
             await self.context.update_unchecked(self._claims.kind, where, bound_claim).committed()
 
+    async def _expand(self, claim: Json, volume: Json) -> None:
+        """Give a claim the size that it requests, which its class allowed to grow.
+
+        A directory has no size, so that only the objects change.
+        """
+        size = storage_request(claim["spec"])
+        capacity = (claim["status"].get("capacity") or {}).get("storage", "0")
+        if quantity.parse(size) <= quantity.parse(capacity):
+            return
+        if not _is_dir(volume):
+            await self._record_event(claim, _EXTERNAL_EXPANSION)
+            return
+
+        def larger_volume(current: Json) -> Json:
+            if quantity.parse(current["spec"]["capacity"]["storage"]) >= quantity.parse(size):
+                return current
+            return {**current, "spec": {**current["spec"], "capacity": {"storage": size}}}
+
+        def larger_claim(current: Json) -> Json:
+            return {**current, "status": {**current["status"], "capacity": {"storage": size}}}
+
+        where = "", volume["metadata"]["name"]
+        await self.context.update_unchecked(self._volumes.kind, where, larger_volume).committed()
+        meta = claim["metadata"]
+        where = meta["namespace"], meta["name"]
+        if self._claims.latest(*where) is not None:
+            await self.context.update_unchecked(self._claims.kind, where, larger_claim).committed()
+
     async def _mark_lost(self, claim: Json) -> None:
         def lost(current: Json) -> Json:
             return {**current, "status": {**current["status"], "phase": "Lost"}}
@@ -222,22 +260,32 @@ class PersistentVolumeController(Controller):
 
     async def _sync_volume(self, name: str) -> None:
         entry = self._volumes.latest("", name)
-        if entry is None or entry.deleting:
+        if entry is None:
             return
         volume = entry.parse()
+        if entry.deleting:
+            await self._sync_deleted_volume(volume)
+            return
         if self._node and _is_dir(volume) and "nodeAffinity" not in volume["spec"]:
             # It is older than the second node; this change enqueues the volume again.
             await self._set_node(name)
             return
-        about = volume_binding.claim_ref(volume)
-        if not about.get("uid"):
+        if not volume_binding.claim_ref(volume).get("uid"):
             await self._set_phase(volume, "Available")
-            return
-        claim = self._claims.latest(about.get("namespace", ""), about.get("name", ""))
-        if claim is not None and claim.uid == about["uid"]:
+        elif self._has_claim(volume):
             await self._set_phase(volume, "Bound")
-            return
-        await self._reclaim(volume)
+        else:
+            await self._reclaim(volume)
+
+    async def _sync_deleted_volume(self, volume: Json) -> None:
+        """Release a volume whose claim is deleted; while it is bound, its finalizer keeps it."""
+        if volume["status"].get("phase") == "Bound" and not self._has_claim(volume):
+            await self._set_phase(volume, "Released")
+
+    def _has_claim(self, volume: Json) -> bool:
+        about = volume_binding.claim_ref(volume)
+        claim = self._claims.latest(about.get("namespace", ""), about.get("name", ""))
+        return claim is not None and claim.uid == about.get("uid")
 
     async def _reclaim(self, volume: Json) -> None:
         """Apply the reclaim policy of a volume whose claim is deleted."""
@@ -246,6 +294,7 @@ class PersistentVolumeController(Controller):
         if policy == "Retain":
             await self._set_phase(volume, "Released")
         elif policy == "Delete" and _is_dir(volume):
+            await self._set_phase(volume, "Released")
             call = internal_request(self._volumes.kind, ("", name))
             await self.context.deleter.delete(call, DeleteOptions()).committed()
         else:

@@ -18,9 +18,10 @@ from . import jsonpath
 from .crds import served_versions, validate_crd
 from .schema import StructuralSchema
 
-__all__ = ["custom_kinds", "validate_crd"]
+__all__ = ["DEFAULT_COLUMN", "custom_kinds", "validate_crd"]
 
-_AGE = Column(name="Age", type="date", json_path=".metadata.creationTimestamp")
+DEFAULT_COLUMN = Column(name="Age", type="date", json_path=".metadata.creationTimestamp")
+"""The second column of a kind that declares none."""
 _BLOCKING = frozenset(
     {
         "FieldValueRequired",
@@ -226,7 +227,7 @@ def _field_labels(version: dict[str, Any]) -> dict[str, tuple[tuple[str, ...], s
 def _columns(version: dict[str, Any]) -> tuple[Column, ...]:
     declared = version.get("additionalPrinterColumns")
     if not declared:
-        return (_AGE,)
+        return (DEFAULT_COLUMN,)
     return tuple(
         Column(
             name=column["name"],

@@ -103,13 +103,18 @@ def _validate_type(schema: Schema, path: str, errors: list[FieldError]) -> None:
         errors.append(not_supported(f"{path}.type", kind, _TYPES))
     if kind == "array" and not schema.get("items"):
         errors.append(required(f"{path}.items", "must be specified"))
-    if kind and schema.get("x-kubernetes-int-or-string"):
-        text = "must be empty if x-kubernetes-int-or-string is true"
-        errors.append(invalid(f"{path}.type", kind, text))
+    if schema.get("x-kubernetes-int-or-string"):
+        text = "must be false if x-kubernetes-int-or-string is true"
+        errors += [
+            invalid(f"{path}.{key}", True, text)
+            for key in ("x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource")
+            if schema.get(key)
+        ]
     if schema.get("x-kubernetes-embedded-resource"):
         if kind != "object":
             text = "must be object if x-kubernetes-embedded-resource is true"
-            errors.append(invalid(f"{path}.type", kind or "", text))
+            field_path = f"{path}.type"
+            errors.append(invalid(field_path, kind, text) if kind else required(field_path, text))
         elif not schema.get("properties") and not schema.get(
             "x-kubernetes-preserve-unknown-fields"
         ):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ....machinery.cel.formats import FORMATS
 from ..errors.fields import (
     FieldError,
     duplicate,
@@ -18,7 +19,6 @@ from ..errors.fields import (
     too_many,
     wrong_type,
 )
-from .formats import FORMATS
 from .go_regex import compile_go, program_size, spend
 
 MISSING: Any = object()

@@ -213,19 +213,15 @@ def _openapi_document(path: str, kinds: list[KindInfo], others: list[RemoteVersi
         case ["openapi", "v2"]:
             return remote.add_openapi_v2(openapi_v2.document(kinds), others)
         case ["openapi", "v3"]:
-            return remote.add_openapi_v3(openapi.index(_with_schemas(kinds)), others)
+            return remote.add_openapi_v3(openapi.index(kinds), others)
         case ["openapi", "v3", *group_version]:
-            return openapi.document("/".join(group_version), _with_schemas(kinds))
+            return openapi.document("/".join(group_version), kinds)
     return None
 
 
 def _encoded(document: Json) -> Document:
     body = msgspec.json.encode(document) + b"\n"
     return body, f'"{hashlib.sha512(body).hexdigest()[:64].upper()}"'
-
-
-def _with_schemas(kinds: list[KindInfo]) -> list[KindInfo]:
-    return [kind for kind in kinds if not kind.computed]
 
 
 def _path(kind: KindInfo) -> Path:

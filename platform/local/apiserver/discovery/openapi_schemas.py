@@ -13,6 +13,9 @@ SchemaOf = Callable[[str], Mapping[str, Any]]
 
 PREFIX = "#/components/schemas/"
 
+_METRICS = "io.k8s.metrics.pkg.apis.metrics"
+"""Package of the kinds of metrics.k8s.io."""
+
 _SHARED = ("meta.DeleteOptions", "meta.ListMeta", "meta.Status", go_types.OBJECT_META)
 """Messages that operations of all kinds refer to."""
 
@@ -35,10 +38,17 @@ def reference(name: str) -> Json:
 def kind_component(kind: KindInfo) -> str:
     """Return the component name of a kind; a custom kind's has its group reversed."""
     resource = kind.resource
+    if kind.computed:
+        return f"{_METRICS}.{resource.version}.{resource.kind}"
     if not kind.custom:
         return go_types.component(go_types.message_name(resource.api_version, resource.kind))
     group = ".".join(reversed(resource.group.split(".")))
     return f"{group}.{resource.version}.{resource.kind}"
+
+
+def has_own_schema(kind: KindInfo) -> bool:
+    """Return whether the schema of a kind is its own instead of a type of kube-apiserver."""
+    return kind.custom or kind.computed
 
 
 def components(kinds: Collection[KindInfo], schema_of: SchemaOf = undescribed) -> Json:
@@ -51,7 +61,7 @@ def components(kinds: Collection[KindInfo], schema_of: SchemaOf = undescribed) -
         names |= _names_of(kind)
     found: Json = {name: schema_of(name) for name in _with_references(names)}
     for kind in kinds:
-        if kind.custom:
+        if has_own_schema(kind):
             name = kind_component(kind)
             found[name] = _custom(kind)
             found[f"{name}List"] = _list_of(kind, name)
@@ -61,7 +71,7 @@ def components(kinds: Collection[KindInfo], schema_of: SchemaOf = undescribed) -
 def _names_of(kind: KindInfo) -> set[str]:
     """Return the built-in components of the objects and lists of a kind, and its subresources."""
     name = kind_component(kind)
-    names = set() if kind.custom else {name, f"{name}List"}
+    names = set() if has_own_schema(kind) else {name, f"{name}List"}
     for each in kind.subresources.values():
         version = f"{each.group}/{each.version}" if each.group else each.version
         names.add(go_types.component(go_types.name_of(version, each.kind)))

@@ -18,6 +18,7 @@ from .openapi_schemas import (
     PREFIX,
     components,
     group_version_kind,
+    has_own_schema,
     kind_component,
 )
 
@@ -34,7 +35,7 @@ def document(kinds: Iterable[KindInfo]) -> Json:
     """Return ``/openapi/v2``."""
     members = tuple(kinds)
     schemas = components(members, described)
-    custom = {kind_component(kind): kind for kind in members if kind.custom}
+    own = {kind_component(kind): kind for kind in members if has_own_schema(kind)}
     paths: Json = {}
     for kind in members:
         paths |= _paths(kind)
@@ -43,14 +44,14 @@ def document(kinds: Iterable[KindInfo]) -> Json:
         "info": {"title": "Kubernetes", "version": "v1.36"},
         "paths": dict(sorted(paths.items())),
         "definitions": {
-            name: _custom(custom[name]) if name in custom else _converted(schema)
+            name: _own(own[name]) if name in own else _converted(schema)
             for name, schema in schemas.items()
         },
     }
 
 
 @functools.lru_cache(maxsize=1024)
-def _custom(kind: KindInfo) -> Json:
+def _own(kind: KindInfo) -> Json:
     schema = kind.openapi or {"type": "object"}
     if schema.get(_PRESERVE):
         found: Json = {"type": "object"}

@@ -197,9 +197,9 @@ def too_busy() -> StatusError:
     return StatusError(429, "TooManyRequests", text, details={"retryAfterSeconds": 1})
 
 
-def unsupported_media(accepted: Sequence[str], reason: str = "") -> StatusError:
-    """415: unsupported media type; *reason* if it is one that a client could expect."""
-    detail = reason or "the body of the request was in an unknown format"
+def unsupported_media(accepted: Sequence[str]) -> StatusError:
+    """415: unsupported media type."""
+    detail = "the body of the request was in an unknown format"
     text = f"{detail} - accepted media types include: {', '.join(accepted)}"
     return StatusError(415, "UnsupportedMediaType", text)
 

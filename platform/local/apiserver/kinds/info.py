@@ -367,6 +367,7 @@ _KEPT_BY_STATUS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("apiextensions.k8s.io", "customresourcedefinitions"): _ALL_METADATA,
     ("apiregistration.k8s.io", "apiservices"): _ALL_METADATA[:-1],
     ("apps", "deployments"): ("ownerReferences", "labels"),
+    ("resource.k8s.io", "devicetaintrules"): _ALL_METADATA,
     ("resource.k8s.io", "resourceclaims"): _ALL_METADATA,
     ("scheduling.k8s.io", "podgroups"): _ALL_METADATA,
     ("storage.k8s.io", "volumeattachments"): _ALL_METADATA,

@@ -369,11 +369,13 @@ def _bytes_reader(keep: bool) -> Reader:
     def read(value: Any, unknown: Unknown) -> Any:
         if type(value) is not str:
             raise _wrong(value, "[]uint8")
+        # Go ignores line ends, as those of a YAML block, and encodes the bytes again.
+        text = value.replace("\n", "").replace("\r", "")
         try:
-            base64.b64decode(value, validate=True)
+            canonical = base64.b64encode(base64.b64decode(text, validate=True)).decode()
         except ValueError as error:
             raise _WrongTypeError(f"illegal base64 data: {error}") from error
-        return value if value or keep else _DROP
+        return canonical if canonical or keep else _DROP
 
     return read
 

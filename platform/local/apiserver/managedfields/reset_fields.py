@@ -24,6 +24,7 @@ _OF_STATUS: dict[tuple[str, str], FieldSet] = {
     ("storage.k8s.io", "volumeattachments"): _METADATA_AND_SPEC,
     ("admissionregistration.k8s.io", "validatingadmissionpolicies"): _METADATA_AND_SPEC,
     ("apiregistration.k8s.io", "apiservices"): _METADATA_AND_SPEC,
+    ("resource.k8s.io", "devicetaintrules"): _METADATA_AND_SPEC,
     ("resource.k8s.io", "resourceclaims"): _METADATA_AND_SPEC,
 }
 """Where writes of the status ignore more than the spec."""

@@ -13,7 +13,7 @@ from ..kinds.groups import (
     RESOURCE,
     STORAGE,
 )
-from .ages import duration
+from .ages import age, duration
 from .printers import NONE, Printer, age_of, name_of, or_none, pairs, selector_text
 
 Json = dict[str, Any]
@@ -162,6 +162,12 @@ def _resource_slice(obj: Json, now: datetime) -> list[Any]:
     return [name_of(obj), spec.get("nodeName", ""), spec.get("driver", ""), pool, age_of(obj, now)]
 
 
+def _device_taint_rule(obj: Json, now: datetime) -> list[Any]:
+    taint = obj.get("spec", {}).get("taint", {})
+    fields = (taint.get(each, "") for each in ("key", "value", "effect"))
+    return [name_of(obj), *fields, age(taint.get("timeAdded"), now), age_of(obj, now)]
+
+
 def _with_age(*fields: str) -> Callable[[Json, datetime], list[Any]]:
     return lambda obj, now: [name_of(obj), *(obj.get(e, "") for e in fields), age_of(obj, now)]
 
@@ -191,6 +197,9 @@ CLUSTER_PRINTERS: Mapping[tuple[str, str], Printer] = {
     (NETWORKING, "IPAddress"): Printer("Name, ParentRef", _ip_address),
     (NETWORKING, "ServiceCIDR"): Printer("Name, CIDRs, Age", _service_cidr),
     (RESOURCE, "DeviceClass"): _PLAIN,
+    (RESOURCE, "DeviceTaintRule"): Printer(
+        "Name, Key, Value, Effect, TimeAdded, Age", _device_taint_rule
+    ),
     (RESOURCE, "ResourceClaim"): Printer("Name, State, Age", _resource_claim),
     (RESOURCE, "ResourceClaimTemplate"): _PLAIN,
     ("scheduling.k8s.io", "Workload"): _PLAIN,

@@ -9,7 +9,9 @@ from datetime import datetime
 from typing import Any
 
 from ..custom import jsonpath
+from ..custom.kinds import DEFAULT_COLUMN
 from ..kinds.info import Column, KindInfo
+from . import column_descriptions
 from .ages import age
 from .cluster_printers import CLUSTER_PRINTERS
 from .printers import PRINTERS, Printer
@@ -22,17 +24,21 @@ _PRINTERS: Mapping[tuple[str, str], Printer] = {
     **WORKLOAD_PRINTERS,
     **CLUSTER_PRINTERS,
 }
+_CUSTOM_COLUMN = "Custom resource definition column (in JSONPath format)"
 _NUMBERS = {"integer": int, "number": float}
+_NAMES = ("Name", "Attacher")
+"""Columns of the format ``name``."""
 
 
 def column_definitions(kind: KindInfo) -> list[Json]:
     """Return the ``columnDefinitions`` of a table of *kind*."""
     if kind.custom:
-        return [_definition("Name"), *(_custom_definition(column) for column in kind.columns)]
+        columns = (_custom_definition(kind, column) for column in kind.columns)
+        return [_definition(kind, "Name"), *columns]
     printer = _printer_of(kind)
     if printer is None:
-        return [_definition("Name"), _definition("Created At", type="date")]
-    return [_definition(**column) for column in printer.columns()]
+        return [_definition(kind, "Name"), _definition(kind, "Created At", type="date")]
+    return [_definition(kind, **column) for column in printer.columns()]
 
 
 def cells(kind: KindInfo, obj: Json, now: datetime) -> list[Any]:
@@ -52,22 +58,25 @@ def _printer_of(kind: KindInfo) -> Printer | None:
     return _PRINTERS.get((resource.group, resource.kind))
 
 
-def _definition(name: str, type: str = "string", priority: int = 0) -> Json:  # noqa: A002
+def _definition(kind: KindInfo, name: str, type: str = "string", priority: int = 0) -> Json:  # noqa: A002
     return {
         "name": name,
         "type": type,
-        "format": "name" if name == "Name" else "",
-        "description": "",
+        "format": "name" if name in _NAMES else "",
+        "description": column_descriptions.description(kind.resource, name),
         "priority": priority,
     }
 
 
-def _custom_definition(column: Column) -> Json:
+def _custom_definition(kind: KindInfo, column: Column) -> Json:
+    description = column.description
+    if column is DEFAULT_COLUMN:
+        description = column_descriptions.description(kind.resource, column.name)
     return {
         "name": column.name,
         "type": column.type,
         "format": column.format,
-        "description": column.description,
+        "description": description or f"{_CUSTOM_COLUMN}: {column.json_path}",
         "priority": column.priority,
     }
 

@@ -237,7 +237,7 @@ class SqliteStore:
         if found is not None:
             self._last_rv = rv
             # The log was not synced; the database will be.
-            self._checkpoint("PASSIVE")
+            self._checkpoint()
         return found is not None
 
     def check_disk_space(self) -> None:
@@ -261,7 +261,7 @@ class SqliteStore:
         self.can_grow, self.full = False, True
         with contextlib.suppress(sqlite3.Error):
             self._set_checkpoint()
-            self._checkpoint("PASSIVE")
+            self._checkpoint()
 
     def _reserve_pages(self, size: int, *, deletions: bool) -> None:
         """Have space for *size* bytes of pages, free ones or at the end of the database's file.
@@ -392,8 +392,8 @@ class SqliteStore:
         for pragma in self._checkpoint_pragmas():
             self.connection.execute(f"PRAGMA {pragma}").close()
 
-    def _checkpoint(self, mode: str) -> None:
-        self.connection.execute(f"PRAGMA wal_checkpoint({mode})").close()
+    def _checkpoint(self) -> None:
+        self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").close()
 
     def _create_tables(self) -> None:
         if self._path.exists():

@@ -32,7 +32,8 @@ from ..builtin.core_objects import (
     needs_default_class,
     storage_request,
 )
-from ..builtin.pod_groups import PROTECTION, missing_template
+from ..builtin.pod_groups import missing_template
+from ..builtin.protection_finalizers import PROTECTION_FINALIZERS, add_finalizer
 from ..builtin.unenforced import warnings_on_write
 from ..discovery.catalog import Catalog
 from ..errors.status import StatusError, forbidden, invalid
@@ -200,14 +201,7 @@ class Admission:
         if attributes.operation == "UPDATE" and attributes.kind.resource == names.PODS:
             _add_default_tolerations(obj["spec"])
         if attributes.operation == "CREATE":
-            if attributes.kind.resource == names.PODS:
-                self._default_pod(attributes, obj)
-            elif attributes.kind.resource == names.NATIVE_PODGROUPS:
-                self._default_podgroup(attributes, obj)
-            elif attributes.kind.resource == names.NODES:
-                _taint_not_ready(obj)
-            elif attributes.kind.resource == names.PERSISTENTVOLUMECLAIMS:
-                self._default_storage_class(obj)
+            self._complete_new_object(attributes, obj)
         for webhook in self._matching_webhooks(attributes):
             if webhook.mutate is not None:
                 try:
@@ -215,6 +209,18 @@ class Admission:
                 except DeniedError as error:
                     raise _denied(webhook, error) from error
         return obj
+
+    def _complete_new_object(self, attributes: AdmissionAttributes, obj: Json) -> None:
+        if finalizer := PROTECTION_FINALIZERS.get(attributes.kind.resource):
+            add_finalizer(obj, finalizer)
+        if attributes.kind.resource == names.PODS:
+            self._default_pod(attributes, obj)
+        elif attributes.kind.resource == names.NATIVE_PODGROUPS:
+            self._default_podgroup(attributes, obj)
+        elif attributes.kind.resource == names.NODES:
+            _taint_not_ready(obj)
+        elif attributes.kind.resource == names.PERSISTENTVOLUMECLAIMS:
+            self._default_storage_class(obj)
 
     def validate(self, attributes: AdmissionAttributes, obj: Json | None) -> None:
         """Validate a write, and warn of fields that have no effect.
@@ -386,12 +392,12 @@ class Admission:
             return
         chosen = pvc["spec"].get("storageClassName", "")
         found = self._lookup.get(names.STORAGECLASSES, "", chosen) if chosen else None
+        if found and found.get("allowVolumeExpansion"):
+            return
         why = (
             "only dynamically provisioned pvc can be resized and the storageclass that provisions "
             "the pvc must support resize"
         )
-        if found and found.get("allowVolumeExpansion"):
-            why = "the embedded cluster does not expand volumes"
         raise forbidden(attributes.kind.resource, attributes.name, why)
 
     def _matching_webhooks(self, attributes: AdmissionAttributes) -> list[Webhook]:
@@ -470,9 +476,6 @@ class Admission:
         spec["preemptionPolicy"] = policy
 
     def _default_podgroup(self, attributes: AdmissionAttributes, podgroup: Json) -> None:
-        finalizers = podgroup["metadata"].setdefault("finalizers", [])
-        if PROTECTION not in finalizers:
-            finalizers.append(PROTECTION)
         spec = podgroup.get("spec")
         if not isinstance(spec, dict):
             return

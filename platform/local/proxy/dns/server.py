@@ -268,7 +268,8 @@ def name_server(proxy: ServiceProxy, address: str, ranges: AddressRanges) -> Nam
 
 
 def _is_own(name: dns.name.Name, ranges: AddressRanges) -> bool:
-    """Whether this server alone knows the name: also that of an address of a pod or Service."""
+    """Whether no other server knows the name: it is in the cluster's domain, or the name for the
+    address of a pod or Service."""
     if name.is_subdomain(_DOMAIN):
         return True
     if not name.is_subdomain(_REVERSE):

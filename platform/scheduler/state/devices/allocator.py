@@ -18,6 +18,7 @@ from ....machinery.cel import device_selectors
 from ....machinery.cel.device_selectors import DeviceValue
 from ....machinery.cel.environment import CompileError, EvaluationError
 from ....model import quantity
+from ....model.device_taints import NO_EXECUTE, NO_SCHEDULE, tolerates
 from ....model.quantity import Quantity
 from ..core_types import NodeSelector
 from .capacity import DeviceRef, DeviceUse, UsedDevices, consumption, fits
@@ -26,7 +27,7 @@ from .types import DeviceClass
 
 Json = dict[str, Any]
 
-_MAX_RESULTS = 32
+MAX_RESULTS = 32
 """Devices of one claim."""
 
 _MAX_STEPS = 10_000
@@ -35,8 +36,6 @@ may be arbitrarily large."""
 
 DEFAULT_TIMEOUT = 10.0
 """Seconds after which the search on one node ends, as in kube-scheduler."""
-
-_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 TIMED_OUT = "timed out trying to allocate devices"
@@ -91,6 +90,8 @@ class ClaimAllocation:
     content: Json
     """``status.allocation`` of the claim, with empty identifiers of shares."""
     node_selector: NodeSelector | None
+    preference: int = 0
+    """How good the alternatives are that its requests get; see :meth:`.Request.preference`."""
 
 
 Classes = Callable[[str], DeviceClass | None]
@@ -184,7 +185,7 @@ class _Search:
             return False
         if done == count:
             return self._next_request(claim, request + 1)
-        if len(self._results[claim]) + count - done > _MAX_RESULTS:
+        if len(self._results[claim]) + count - done > MAX_RESULTS:
             return False
         last = start + 1 if not choice.count else len(devices) - (count - done) + 1
         for position in range(start, last):
@@ -357,7 +358,8 @@ class _Search:
         if selector is not None:
             content["nodeSelector"] = msgspec.to_builtins(selector)
         used = (_use(each) for each in results if not each.choice.admin_access)
-        return ClaimAllocation(tuple(used), content, selector)
+        preference = sum(each.preference(chosen) for each in claim.requests)
+        return ClaimAllocation(tuple(used), content, selector, preference)
 
     def _config(self, claim: ClaimRequests, choices: Sequence[Choice]) -> Iterator[Json]:
         """Yield the parameters of drivers: those of the classes, then those of the claim."""
@@ -415,20 +417,10 @@ def _use(result: _Result) -> DeviceUse:
 def _is_tainted(choice: Choice, device: Device) -> bool:
     """Return whether the device has a taint that *choice* does not tolerate."""
     return any(
-        taint.get("effect") in _EFFECTS
-        and not any(_tolerates(dict(each), taint) for each in choice.tolerations)
+        taint.get("effect") in (NO_SCHEDULE, NO_EXECUTE)
+        and not any(tolerates(dict(each), taint) for each in choice.tolerations)
         for taint in device.content.get("taints") or ()
     )
-
-
-def _tolerates(toleration: Json, taint: Json) -> bool:
-    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
-        return False
-    if toleration.get("key") and toleration["key"] != taint.get("key"):
-        return False
-    if toleration.get("operator") == "Exists":
-        return True
-    return bool(toleration.get("value", "") == taint.get("value", ""))
 
 
 def _attribute(device: Device, name: str) -> tuple[str, Any] | None:

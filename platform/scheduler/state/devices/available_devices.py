@@ -170,11 +170,7 @@ class AvailableDevices:
         rules = [each.spec for each in self._taint_rules.values()]
         devices = []
         for device in pool.devices:
-            taints = [
-                each.taint
-                for each in rules
-                if each.device_selector is not None and each.device_selector.has(device.ref)
-            ]
+            taints = [each.taint for each in rules if each.taints(device.ref)]
             if taints:
                 taints += device.content.get("taints") or ()
                 device = replace(device, content={**device.content, "taints": taints})

@@ -1,6 +1,6 @@
 """The requests and constraints of claims, decoded once for all equal claims."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,6 +14,9 @@ Json = dict[str, Any]
 DEVICE_CLASS = "deviceclass/"
 """What the names of limits on devices of claims begin with, in the resources of a queue; limits on
 a capacity of these have its name and a dot before that."""
+
+MAX_ALTERNATIVES = 8
+"""Sub-requests of a request."""
 
 _CACHED = 1_000
 
@@ -34,6 +37,11 @@ class Choice:
     capacity: tuple[tuple[str, str], ...] = ()
     """What a device must have at least, by name."""
 
+    @property
+    def is_alternative(self) -> bool:
+        """Whether it is a sub-request."""
+        return "/" in self.name
+
     def amounts_of_device(self, consumed: Mapping[str, str | int | float] | None = None) -> Amounts:
         """Return what each device counts as in a queue: one, and of its capacities what is
         *consumed* of them, or else requested."""
@@ -52,6 +60,14 @@ class Request:
 
     name: str
     choices: tuple[Choice, ...]
+
+    def preference(self, chosen: Container[Choice]) -> int:
+        """Return how good the sub-request among *chosen* is: the earlier ones are better."""
+        return sum(
+            MAX_ALTERNATIVES - position
+            for position, each in enumerate(self.choices)
+            if each.is_alternative and each in chosen
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from ....model.base import ApiStruct
+from ....model.device_taints import TaintRuleSpec
 from ....model.meta import ObjectMeta
 from ..core_types import NodeSelector
 from .capacity import DeviceRef, DeviceUse, in_billionths
@@ -119,26 +120,6 @@ class DeviceClass(ApiStruct, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: DeviceClassSpec = DeviceClassSpec()
-
-
-class TaintedDevices(ApiStruct, frozen=True):
-    """Which devices a rule taints: those of which all given names are equal."""
-
-    driver: str | None = None
-    pool: str | None = None
-    device: str | None = None
-
-    def has(self, ref: DeviceRef) -> bool:
-        """Return whether it selects *ref*."""
-        names = (self.driver, self.pool, self.device)
-        return all(name in (None, own) for name, own in zip(names, ref, strict=True))
-
-
-class TaintRuleSpec(ApiStruct, frozen=True):
-    """``spec`` of a DeviceTaintRule; without a selector it taints nothing."""
-
-    device_selector: TaintedDevices | None = None
-    taint: Json = {}
 
 
 class DeviceTaintRule(ApiStruct, frozen=True):

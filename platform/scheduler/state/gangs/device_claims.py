@@ -8,7 +8,7 @@ import msgspec
 
 from ....model.meta import ObjectMeta
 from ..core_types import NodeSelector
-from ..devices.allocator import ClaimAllocation
+from ..devices.allocator import MAX_RESULTS, ClaimAllocation
 from ..devices.available_devices import AvailableDevices
 from ..devices.requests import decode, encode
 from ..devices.types import (
@@ -27,8 +27,6 @@ from ..podinfo.extended_resources import ContainerUse
 from ..resources import Amounts
 from .extended_claims import ExtendedClaims, NewClaim, owner_of
 from .gang import Task, TaskStatus, add_amounts
-
-_MAX_DEVICES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +240,10 @@ class DeviceClaimTracker:
                 text = f"device class {choice.device_class} does not exist"
                 return f"request {choice.name}: {text}"
         least = sum(min((each.count for each in r.choices), default=0) for r in wanted.requests)
-        if least > _MAX_DEVICES:
+        if least > MAX_RESULTS:
             return (
                 f"claim {key}: number of requested devices {least} exceeds the claim limit of "
-                f"{_MAX_DEVICES}"
+                f"{MAX_RESULTS}"
             )
         return ""
 
@@ -356,6 +354,11 @@ class DeviceClaimTracker:
         for key, uids in self._uids_by_claim.items():
             if devices := self.devices_of(key):
                 yield min(uids), devices
+
+    def users(self) -> Iterator[tuple[str, frozenset[str]]]:
+        """Yield the claims that pods use, and the uids of these."""
+        for key, uids in self._uids_by_claim.items():
+            yield key, frozenset(uids)
 
     def devices_of(self, key: str) -> Amounts:
         """Return which devices a claim has, as amounts of ``deviceclass/NAME``, and what it has of

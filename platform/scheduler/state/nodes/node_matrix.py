@@ -200,11 +200,6 @@ class NodeMatrix:
         self._set_allocatable(node_index, np.zeros(len(self.resource_index), np.int64))
         self.free_if_empty(node_index)
 
-    @property
-    def indexes_by_name(self) -> Mapping[str, int]:
-        """The columns of nodes, by name."""
-        return self._index_by_name
-
     def index_of(self, name: str) -> int | None:
         """Return the column of node *name*, which may be unknown but have pods."""
         return self._index_by_name.get(name)

@@ -28,7 +28,7 @@ from .resizes import charged_spec
 from .unsupported_fields import UnsupportedField, exclusive_disks, unsupported_fields
 from .volumes import NO_VOLUMES, VolumeRequirements, mounted_pvcs
 
-_MAX_ENTRIES = 20_000
+MAX_ENTRIES = 20_000
 """Classes kept; beyond that all are dropped and created again, which only costs time."""
 
 
@@ -269,7 +269,7 @@ class EquivalenceCache:
         )
         eq_class = self._by_spec.get(key)
         if eq_class is None:
-            if len(self._by_spec) >= _MAX_ENTRIES:
+            if len(self._by_spec) >= MAX_ENTRIES:
                 self._by_spec.clear()
                 self._by_constraints.clear()
             eq_class = self._by_spec[key] = self._get_or_create(pod, spec, default)

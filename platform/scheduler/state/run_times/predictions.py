@@ -42,21 +42,12 @@ class Record(msgspec.Struct, array_like=True):
     last: list[float]
     """Run times of the last gangs in seconds, the latest one last."""
 
-    error: float | None = None
-    """Mean of the last errors, each relative to the run time, by exponential smoothing; ``None``
-    before the end of a gang that had a prediction."""
-
 
 class PredictedRun(NamedTuple):
     """What was predicted for a gang when it started, and how long it ran, in seconds."""
 
     predicted: float
     took: float
-
-    @property
-    def error(self) -> float:
-        """The error relative to the run time, of which less than a second counts as one."""
-        return abs(self.predicted - self.took) / max(self.took, 1.0)
 
 
 class Usefulness:
@@ -125,20 +116,11 @@ class Predictions:
         # Not statistics.median: this is called for each waiting gang in each cycle.
         return None if record is None else max(_median(sorted(record.last)), 1.0)
 
-    def error_of(self, gang: Gang) -> float | None:
-        """Return by which part of the run time predictions like that of *gang* were wrong; ``None``
-        if there was none yet."""
-        record = self._records.get(pattern_of(gang))
-        return None if record is None else record.error
-
     def observe(self, pattern: Pattern, seconds: float, predicted: float | None = None) -> None:
         """Learn that a gang of *pattern* ran for *seconds*; *predicted* is what was when it
         started."""
         record = self._records.pop(pattern, None) or Record(pattern, [])
         record.last = [*record.last[1 - _REMEMBERED :], round(seconds, 3)]
-        if predicted is not None:
-            error = PredictedRun(predicted, seconds).error
-            record.error = error if record.error is None else (record.error + error) / 2
         self._records[pattern] = record
         self.usefulness.observe(seconds, predicted)
         while len(self._records) > MAX_PATTERNS:

@@ -14,9 +14,6 @@ from ..nodes.node_matrix import NodeMatrix
 from ..resources import BoolVector, IntVector, Matrix
 from .constraint import TopologyConstraint
 
-NO_TIER = -1
-"""Below all tiers."""
-
 _MOST_LABELS = 64
 """Labels whose domains are kept: users choose them."""
 
@@ -43,6 +40,7 @@ class DomainTable:
         sizes = [len(own) for own in indexes]
         self._starts: IntVector = np.cumsum([0, *sizes[:-1]]) if sizes else np.zeros(0, np.int64)
         self.sizes: IntVector = np.array(sizes, np.int64)
+        self._by_tier_name: dict[str, BoolVector] = {}
 
     def __len__(self) -> int:
         """Return the number of domains."""
@@ -80,16 +78,40 @@ class DomainTable:
         contains: BoolVector = self.sums(is_used) == len(set(nodes))
         return contains
 
-    def highest_tier(self, constraint: TopologyConstraint) -> int | None:
-        """Return the highest tier that *constraint* allows; ``None`` if it is no limit, and
-        :data:`NO_TIER` if no domain has a tier of that name."""
+    def allowed(self, constraint: TopologyConstraint) -> BoolVector:
+        """Return which domains *constraint* allows, wherever the gang has tasks.
+
+        A name is that of a tier in each tree of HyperNodes, which may be another number there: a
+        HyperNode with this name is allowed, and each of a lower tier within it.
+        """
         if not constraint.is_hard or constraint.label:
-            return None
+            return np.ones(len(self), np.bool_)
         if constraint.highest_tier is not None:
-            return constraint.highest_tier
-        name = constraint.highest_tier_name
-        tiers = (each.tier for each in self.domains if each.tier_name == name)
-        return max(tiers, default=NO_TIER)
+            return self.tiers <= constraint.highest_tier
+        return self._within(constraint.highest_tier_name)
+
+    def has_tier(self, constraint: TopologyConstraint) -> bool:
+        """Return whether a domain has the highest tier of *constraint*, if that is a name."""
+        return not self._is_named(constraint) or bool(self.allowed(constraint).any())
+
+    def _is_named(self, constraint: TopologyConstraint) -> bool:
+        by_number = constraint.label or constraint.highest_tier is not None
+        return constraint.is_hard and not by_number
+
+    def _within(self, tier_name: str) -> BoolVector:
+        """Return which domains are within one of the tier *tier_name*."""
+        found = self._by_tier_name.get(tier_name)
+        if found is not None:
+            return found
+        within = np.zeros(len(self), np.bool_)
+        named = [at for at, each in enumerate(self.domains) if each.tier_name == tier_name]
+        for at in named:
+            nodes = np.zeros(int(self._members.max()) + 1, np.int64)
+            nodes[self.members(at)] = 1
+            within |= (self.sums(nodes) == self.sizes) & (self.tiers <= self.tiers[at])
+        if named:  # users choose names
+            self._by_tier_name[tier_name] = within
+        return within
 
 
 class Domains:

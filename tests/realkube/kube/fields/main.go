@@ -32,6 +32,7 @@ import (
 	policy "k8s.io/api/policy/v1"
 	rbac "k8s.io/api/rbac/v1"
 	resource "k8s.io/api/resource/v1"
+	taintrules "k8s.io/api/resource/v1beta2"
 	scheduling "k8s.io/api/scheduling/v1"
 	podgroups "k8s.io/api/scheduling/v1alpha2"
 	storage "k8s.io/api/storage/v1"
@@ -46,7 +47,7 @@ var groups = []func(*runtime.Scheme) error{
 	authorization.AddToScheme, autoscaling.AddToScheme, autoscalingv1.AddToScheme,
 	batch.AddToScheme, certificates.AddToScheme, coordination.AddToScheme, core.AddToScheme,
 	discovery.AddToScheme, events.AddToScheme, flowcontrol.AddToScheme, networking.AddToScheme,
-	node.AddToScheme, policy.AddToScheme, rbac.AddToScheme, resource.AddToScheme,
+	node.AddToScheme, policy.AddToScheme, rbac.AddToScheme, resource.AddToScheme, taintrules.AddToScheme,
 	scheduling.AddToScheme, podgroups.AddToScheme, storage.AddToScheme, apiextensions.AddToScheme,
 }
 
