@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..model.service_network import PodNetwork
-from .manager import exit_on_error
 
 if TYPE_CHECKING:
     from ..kube.client.client import Client
@@ -70,7 +69,7 @@ SysctlsOption = Annotated[
         "--allowed-unsafe-sysctls",
         metavar="NAME,…",
         help="Sysctls of the pods' own namespaces that pods may set in addition to the safe ones; "
-        "* at the end of a name stands for all that begin so.",
+        "with * at the end, all that begin with it.",
     ),
 ]
 LogSizeOption = Annotated[
@@ -140,8 +139,10 @@ def with_network(
     exit the command on errors."""
     from ..local.agent.state.sysctls import parse_allowed
 
-    with exit_on_error(ValueError):
+    try:
         allowed = parse_allowed(sysctls)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--allowed-unsafe-sysctls") from None
     return replace(
         settings,
         network=PodNetwork(pod_network),

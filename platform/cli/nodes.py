@@ -188,7 +188,7 @@ class JoinedNode:
         return joining.join(data, token, node)
 
     def _check_address(self, server: str) -> None:
-        """Check that the node can have its address, and Services theirs, beside other nodes.
+        """Check that other nodes have neither the address of the node nor those of Services.
 
         Raises:
             JoinError: another node has them.

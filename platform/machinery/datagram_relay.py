@@ -1,7 +1,7 @@
 """Relays of UDP: one listening address, several endpoints, and a session for each client.
 
 A session is what the kernel's connection tracking is for a kube-proxy: the datagrams of one address
-and port go to one endpoint as long as there are some, and its responses come back.
+and port go to one endpoint as long as there are some, and its responses return.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ time, so that a client that uses ever new ports takes no more descriptors."""
 
 _MAX_DATAGRAM = 65535
 _BATCH = 64
-"""Datagrams that are relayed before other work has its turn."""
+"""Datagrams of a socket that are relayed before the loop runs other callbacks."""
 
 _CONTROL_SIZE = 128
 _IP_PKTINFO = 8
@@ -42,6 +42,7 @@ class Sessions:
         self.clock = clock
         self._limit = limit
         self._used: OrderedDict[_Session, None] = OrderedDict()
+        self._sources: set[Address] = set()
 
     def __len__(self) -> int:
         return len(self._used)
@@ -49,6 +50,7 @@ class Sessions:
     def add(self, session: "_Session") -> None:
         """Add a session, and end the least recently used one if there are too many."""
         self._used[session] = None
+        self._sources.add(session.source)
         if len(self._used) > self._limit:
             next(iter(self._used)).close()
 
@@ -59,6 +61,14 @@ class Sessions:
     def remove(self, session: "_Session") -> None:
         """Forget a session that has ended."""
         self._used.pop(session, None)
+        self._sources.discard(session.source)
+
+    def is_source(self, client: Address) -> bool:
+        """Return whether *client* is a session itself: its endpoint is a relay.
+
+        A datagram that returns to a relay would be relayed without end.
+        """
+        return client in self._sources
 
 
 class _Session:
@@ -78,6 +88,7 @@ class _Session:
         try:
             self._socket.setblocking(False)
             self._socket.connect(target)  # so that only the endpoint can respond
+            self.source: Address = self._socket.getsockname()
         except BaseException:
             self._socket.close()
             raise
@@ -114,7 +125,7 @@ class _Session:
         self._relay.sessions.touch(self)
 
     def _check(self) -> None:
-        """End if no datagram has come for long enough."""
+        """End if the session was idle for long enough."""
         clock = self._relay.sessions.clock
         timeout = ANSWERED_TIMEOUT if self._answered else UNANSWERED_TIMEOUT
         left = self._used_at + timeout - clock.monotonic()
@@ -169,7 +180,7 @@ class DatagramRelay:
         """
         listening = self._listen(self.address)
         listening.setblocking(False)
-        # A response has to come from the address to which the client has sent.
+        # A response must have the address to which the client has sent.
         listening.setsockopt(socket.SOL_IP, _IP_PKTINFO, 1)
         asyncio.get_running_loop().add_reader(listening, self._receive)
         self._socket = listening
@@ -195,6 +206,8 @@ class DatagramRelay:
                 data, control, _, client = self._socket.recvmsg(_MAX_DATAGRAM, _CONTROL_SIZE)
             except OSError:  # there is none, or the socket has an error of an earlier response
                 return
+            if self.sessions.is_source(client):
+                continue
             session = self._session((client, _local_address(control)))
             if session is not None:
                 session.send(data)

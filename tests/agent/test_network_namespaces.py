@@ -16,7 +16,7 @@ import dns.message
 import pytest
 from support.agent import container, manifest
 from support.agent_cluster import FAST, NODE, AgentCluster
-from support.datagrams import answer_of
+from support.datagrams import ECHO, response_of
 from support.embedded_apiserver import embedded_server
 from support.kubectl import Kubectl, needs_kubectl
 from support.pod_network import FORBIDDEN, SERVER, is_ready
@@ -435,14 +435,6 @@ def test_what_is_missing_for_namespaces_is_named(monkeypatch: pytest.MonkeyPatch
     assert "nftables" in unsupported_reason()
 
 
-ECHO = """
-import socket, sys
-server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-server.bind(("0.0.0.0", 53))
-while True:
-    client = server.recvfrom(2048)[1]
-    server.sendto(sys.argv[1].encode(), client)
-"""
 EXCHANGE = """
 import socket, sys
 for each in sys.argv[2:]:
@@ -492,7 +484,7 @@ async def exchanged(
 
 
 async def echoes(cluster: AgentCluster, name: str, **more: Any) -> str:
-    """Run a pod that answers datagrams with its name; return its address."""
+    """Run a pod that responds to datagrams with its name; return its address."""
     body = manifest(name, container(sys.executable, "-c", ECHO, name, **more))
     await cluster.run({**body, "metadata": {"name": name, "labels": {"app": name}}})
     ip: str = (await cluster.phase(name, "Running"))["status"]["podIP"]
@@ -525,7 +517,7 @@ async def test_datagrams_reach_a_pod_as_connections_do(cluster: AgentCluster) ->
             for way in ways:
 
                 async def is_relayed(way: tuple[str, int] = way) -> bool:
-                    return await answer_of(way) == b"web"
+                    return await response_of(way) == b"web"
 
                 await wait_until_true(is_relayed)
             node = NAMESPACE_RANGES.node_ip

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from support.agent import container, manifest
+from support.datagrams import ECHO, response_of
 from support.embedded_cluster import (
     EmbeddedCluster,
     connect,
@@ -128,6 +129,8 @@ async def check(cluster: EmbeddedCluster, host_port: int) -> None:
             sys.executable, "-c", SERVER, "0.0.0.0", "80", name, readinessProbe=ready, ports=ports
         )
         await start(cluster, name, program)
+    names = [{"containerPort": 53, "hostPort": host_port, "protocol": "UDP"}]
+    await start(cluster, "names", container(sys.executable, "-c", ECHO, "names", ports=names))
     policy = {
         "metadata": {"name": "none"},
         "spec": {"podSelector": {"matchLabels": {"app": "web"}}},
@@ -156,6 +159,11 @@ async def check(cluster: EmbeddedCluster, host_port: int) -> None:
     url = f"http://127.0.0.1:{host_port}/"
     async with aiohttp.ClientSession() as session, session.get(url) as response:
         assert await response.text() == "web"
+
+    async def has_datagrams() -> bool:
+        return await response_of(("127.0.0.1", host_port)) == b"names"
+
+    await wait_until_true(has_datagrams)
     restarts = cluster.state.components["agent"].restarts
     cluster.kill("agent")
 

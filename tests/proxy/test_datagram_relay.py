@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from support.datagrams import Address, answer_of, ask, client_of, echo
+from support.datagrams import Address, ask, client_of, echo, response_of
 from support.embedded_apiserver import embedded_server
 from support.polling import wait_for, wait_until_true
 from support.running_controller import running
@@ -56,16 +56,16 @@ async def relaying(
         assert not len(sessions)
 
 
-async def test_the_datagrams_of_a_client_go_to_one_endpoint_and_its_answers_come_back() -> None:
+async def test_the_datagrams_of_a_client_go_to_one_endpoint_and_its_responses_come_back() -> None:
     async with (
         echo(POD_A) as (port, _),
         echo(POD_B, port),
         relaying((POD_A, port), (POD_B, port)) as found,
     ):
         with client_of(found.address) as client:
-            answers = [await ask(client, str(number).encode()) for number in range(20)]
-        (pod,) = {each.partition(b":")[0] for each in answers}
-        assert answers == [pod + f":{number}".encode() for number in range(20)]
+            responses = [await ask(client, str(number).encode()) for number in range(20)]
+        (pod,) = {each.partition(b":")[0] for each in responses}
+        assert responses == [pod + f":{number}".encode() for number in range(20)]
         assert len(found.sessions) == 1
 
 
@@ -94,7 +94,7 @@ async def test_clients_are_distributed_unless_there_is_an_affinity() -> None:
             assert len(await pods(found)) == 1
 
 
-async def test_an_answer_comes_from_the_address_that_the_client_has_sent_to() -> None:
+async def test_a_response_has_the_address_that_the_client_has_sent_to() -> None:
     async with echo(POD_A) as (port, _), relaying((POD_A, port), host="0.0.0.0") as found:
         for host in ("127.0.0.1", "127.5.6.7"):
             with client_of((host, found.address[1])) as client:  # takes no others
@@ -153,12 +153,26 @@ async def test_a_client_that_uses_ever_new_ports_takes_a_limited_number_of_socke
             assert source in {client for client, _ in found.relay._clients}
 
 
-async def test_nobody_but_the_endpoint_answers_a_client() -> None:
+async def test_a_datagram_does_not_circulate_between_relays() -> None:
+    """Users may write an endpoint that is a node port of the same Service."""
+    async with echo(POD_A) as (port, _), relaying() as found:
+        found.relay.retarget([found.address])
+        with client_of(found.address) as client:
+            client.send(b"x")
+            await wait_for(lambda: len(found.sessions) == 1)
+            async with relaying((POD_A, port)) as other:
+                with client_of(other.address) as further:
+                    for _ in range(5):  # before the response the loop has run all callbacks
+                        await ask(further)
+            assert len(found.sessions) == 1
+
+
+async def test_only_the_endpoint_responds_to_a_client() -> None:
     async with echo(POD_A) as (port, seen), relaying((POD_A, port)) as found:
         with client_of(found.address) as client:
             await ask(client)
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-                stranger.sendto(b"forged", seen[0])
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+                other.sendto(b"forged", seen[0])
             assert await ask(client, b"y") == f"{POD_A}:y".encode()
 
 
@@ -191,7 +205,7 @@ async def test_a_service_has_one_port_with_two_protocols(tmp_path: Path) -> None
         address = service["clusterIP"], 8053
 
         async def serves(where: Address, pod: str) -> bool:
-            return await answer_of(where) == f"{pod}:x".encode()
+            return await response_of(where) == f"{pod}:x".encode()
 
         await wait_until_true(lambda: serves(address, POD_A))
         await wait_until_true(lambda: serves(("127.0.0.1", service["ports"][1]["nodePort"]), POD_A))
@@ -200,6 +214,6 @@ async def test_a_service_has_one_port_with_two_protocols(tmp_path: Path) -> None
         await server.request("DELETE", ENDPOINTSLICES.path("default", "names"))
 
         async def is_refused() -> bool:
-            return not await answer_of(address)
+            return not await response_of(address)
 
         await wait_until_true(is_refused)

@@ -6,9 +6,19 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import cast
 
+ECHO = """
+import socket, sys
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("0.0.0.0", 53))
+while True:
+    client = server.recvfrom(2048)[1]
+    server.sendto(sys.argv[1].encode(), client)
+"""
+"""A program that responds to each datagram at port 53 with its argument."""
+
 Address = tuple[str, int]
 _TRY = 1.0
-"""Seconds until an answer counts as lost, and the caller tries again."""
+"""Seconds until a response counts as lost, and the caller tries again."""
 
 
 class _Echo(asyncio.DatagramProtocol):
@@ -50,14 +60,14 @@ def client_of(address: Address) -> Iterator[socket.socket]:
 
 
 async def ask(client: socket.socket, data: bytes = b"x") -> bytes:
-    """Send a datagram; return the answer."""
+    """Send a datagram; return the response."""
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(client, data)
     return await loop.sock_recv(client, 65535)
 
 
-async def answer_of(address: Address) -> bytes:
-    """The answer to a new client; empty if it is refused, or lost."""
+async def response_of(address: Address) -> bytes:
+    """The response to a new client; empty if it is refused, or lost."""
     with client_of(address) as client:
         try:
             async with asyncio.timeout(_TRY):

@@ -82,8 +82,8 @@ def claim_service_addresses(server: str) -> socket.socket:
         claim.close()
         raise JoinError(
             f"another node of {server} runs on this machine, and its proxy listens on the "
-            "addresses of Services: run several nodes on the first machine, or each in a network "
-            "namespace of its own"
+            "addresses of Services: run several nodes on the first machine, or each in its "
+            "own network namespace"
         ) from None
     return claim
 

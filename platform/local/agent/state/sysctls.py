@@ -18,7 +18,7 @@ _SWAPPED = str.maketrans("./", "/.")
 
 
 class Namespace(StrEnum):
-    """Namespace of the kernel that has a sysctl of its own."""
+    """Kind of the namespaces that have their own value of a sysctl."""
 
     IPC = "ipc"
     NET = "net"
@@ -74,7 +74,7 @@ def sysctls_of(pod: Pod, namespace: Namespace) -> list[tuple[str, str]]:
 
 
 def _sysctls(pod: Pod) -> Iterator[tuple[str, str]]:
-    """Yield names, with dots between their parts, and values."""
+    """Yield names, as written with dots, and values."""
     for each in pod.spec.security_context.sysctls:
         separator = next((sign for sign in each.name if sign in "./"), "")
         yield each.name.translate(_SWAPPED) if separator == "/" else each.name, each.value
