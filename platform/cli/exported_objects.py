@@ -3,7 +3,14 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..model.names import DIR_PROVISIONER, DIR_STORAGE_CLASS, MEMBERS, PLAN, WHY
+from ..model.names import (
+    DIR_PROVISIONER,
+    DIR_STORAGE_CLASS,
+    MEMBERS,
+    PLAN,
+    TEMPLATE_GENERATION,
+    WHY,
+)
 from ..model.recorded import RECORDED
 
 Json = dict[str, Any]
@@ -27,10 +34,11 @@ _CREATED_BY_CLUSTER = frozenset(
     }
 )  # fmt: skip
 _ENDPOINTS_MANAGER = "endpoints.kubernetes.io/managed-by"
-_AUTO_UPDATE = "rbac.authorization.kubernetes.io/autoupdate"
+_RESTORED_ROLE = "rbac.authorization.kubernetes.io/autoupdate"
+_RESTORED_SPEC = "apf.kubernetes.io/autoupdate-spec"
 _LEFT_OUT_ANNOTATIONS = frozenset(
     {
-        MEMBERS, PLAN, RECORDED, WHY, "deployment.kubernetes.io/revision",
+        MEMBERS, PLAN, RECORDED, TEMPLATE_GENERATION, WHY, "deployment.kubernetes.io/revision",
         "kubectl.kubernetes.io/last-applied-configuration", "pv.kubernetes.io/bind-completed",
         "pv.kubernetes.io/bound-by-controller", "volume.kubernetes.io/selected-node",
         "volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner",
@@ -116,7 +124,9 @@ def is_of_user(obj: Json) -> bool:
         SYSTEM_NAMESPACES
     ):
         return False
-    if "deletionTimestamp" in metadata or _AUTO_UPDATE in annotations:
+    if "deletionTimestamp" in metadata or _RESTORED_ROLE in annotations:
+        return False
+    if annotations.get(_RESTORED_SPEC) == "true":
         return False
     if _ENDPOINTS_MANAGER in (metadata.get("labels") or {}):
         return False

@@ -307,10 +307,10 @@ async def daemon_sets(send: RecordedConversation) -> None:
     for name, value in (("a", "9"), ("b", "-3"), ("c", "odd")):
         metadata = {"name": name, "annotations": {TEMPLATE_GENERATION: value}}
         await send("POST", path, {"metadata": metadata, "spec": spec})
-    for value in ("77", "", None):
-        change: Json = {"metadata": {"annotations": {TEMPLATE_GENERATION: value, "own": "x"}}}
+    for given in ("77", "", None):
+        change: Json = {"metadata": {"annotations": {TEMPLATE_GENERATION: given, "own": "x"}}}
         await send("PATCH", f"{path}/a", change, MERGE)
-        change = {"spec": {"template": {"metadata": {"annotations": {"value": str(value)}}}}}
+        change = {"spec": {"template": {"metadata": {"annotations": {"given": str(given)}}}}}
         await send("PATCH", f"{path}/a", change, MERGE)
     await send("PATCH", f"{path}/a", {"metadata": {"annotations": None}}, MERGE)
     await send("PATCH", f"{path}/a", {"spec": {"minReadySeconds": 3}}, MERGE)

@@ -94,7 +94,8 @@ async def _patch(server: Server, path: str, precedence: int, update: str | None)
     }
     response = await server.request("PATCH", path, change, content_type=MERGE)
     assert response.status == 200, response.body
-    return response.body
+    changed: Json = response.body
+    return changed
 
 
 async def test_a_changed_object_is_restored_unless_its_annotation_forbids_it(

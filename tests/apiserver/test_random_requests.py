@@ -24,13 +24,12 @@ from batholith.local.apiserver.kinds.info import KindInfo
 from batholith.model import crds
 
 EXPECTED_DIFFERENCES: Mapping[str, tuple[str, ...]] = {
-    "": ("is stored but not ", "].description is ''", "unknown field"),
+    "": ("is stored but not ", "unknown field"),
     "Endpoints": ("Endpoints is deprecated",),
     "Job": ("controller-uid",),
     "Pod": (".volumeMounts is missing", ".volumes is missing"),
     "Service": (".spec.clusterIP", ".cells[2]"),
     "Thing": ("'.spec.replicas'",),
-    "VolumeAttachment": (".format is ''",),
 }
 """By kind, or for all kinds: substrings of differences that docs/differences.md states."""
 

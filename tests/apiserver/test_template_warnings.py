@@ -27,7 +27,7 @@ REPLICATION_CONTROLLERS = Resource("", "v1", "replicationcontrollers", "Replicat
 POD_TEMPLATES = Resource("", "v1", "podtemplates", "PodTemplate")
 LABELS = {"a": "b"}
 NAMES = ("plain", "with.dot", "l" * 64)
-CLAIM = {
+CLAIM: Json = {
     "metadata": {"name": "v"},
     "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1500m"}}},
 }
@@ -43,7 +43,7 @@ def _workload(resource: Resource, template: Json) -> Json:
     if resource == POD_TEMPLATES:
         return {"template": template}
     selector: Json = LABELS if resource == REPLICATION_CONTROLLERS else {"matchLabels": LABELS}
-    spec = {"template": template, "selector": selector}
+    spec: Json = {"template": template, "selector": selector}
     if resource == STATEFULSETS:
         spec |= {"serviceName": "s", "volumeClaimTemplates": [CLAIM]}
     return {"spec": spec}

@@ -140,7 +140,7 @@ def _steps(view: StatefulView) -> Iterator[StatefulEffect]:
         waits = bool(steps) or pod is None or not _is_healthy(view, pod)
         if found.is_ordered and waits:
             return
-        if pod is not None and not steps:
+        if pod is not None and not steps and not pod.is_terminating:
             yield from _identify(view, ordinal, pod)
     surplus = [pods[each] for each in sorted(pods, reverse=True) if each not in found.ordinals]
     yield from _remove(view, surplus)

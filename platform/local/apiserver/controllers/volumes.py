@@ -294,7 +294,6 @@ class PersistentVolumeController(Controller):
         if policy == "Retain":
             await self._set_phase(volume, "Released")
         elif policy == "Delete" and _is_dir(volume):
-            await self._set_phase(volume, "Released")
             call = internal_request(self._volumes.kind, ("", name))
             await self.context.deleter.delete(call, DeleteOptions()).committed()
         else:
