@@ -81,8 +81,15 @@ def configured(text: str, **arguments: object) -> str:
     return f"{text}\nconfigurations:\n- name: allocate\n  arguments:\n" + "\n".join(lines)
 
 
+FEW_NODES = WORK_CONSERVING.replace(
+    "  - name: binpack\n", "  - name: binpack\n    arguments: {binpack.weight: 10}\n"
+)
+"""As :data:`WORK_CONSERVING`, and few nodes are used, as first fit does."""
+
 POLICIES: Mapping[str, str] = {
     "none": WORK_CONSERVING,
+    "few nodes": FEW_NODES,
+    "few nodes, easy": configured(FEW_NODES, backfilling="easy"),
     "easy": configured(WORK_CONSERVING, backfilling="easy"),
     "conservative": configured(WORK_CONSERVING, backfilling="conservative", backfilling__depth=4),
     "easy after 90 min, shortest first": configured(
