@@ -408,7 +408,7 @@ def measure_limits(jobs: int, selected: str) -> dict[str, dict[str, Metrics]]:
     trace = generate(jobs, NODES, seed=SEED)
     limits = limits_of(trace, 5.0)
     policies = {name: Product(NODES, text, limits) for name, text in POLICIES.items()}
-    for name in ("easy", "borrow, shortest first"):
+    for name in ("easy", "few nodes, easy", "borrow, shortest first"):
         policies[f"{name}, predictions"] = Product(NODES, POLICIES[name])
     policies = {name: each for name, each in policies.items() if selected in name}
     found = measure(trace, NODES, policies)  # type: ignore[arg-type]
