@@ -81,8 +81,15 @@ def configured(text: str, **arguments: object) -> str:
     return f"{text}\nconfigurations:\n- name: allocate\n  arguments:\n" + "\n".join(lines)
 
 
+FEW_NODES = WORK_CONSERVING.replace(
+    "  - name: binpack\n", "  - name: binpack\n    arguments: {binpack.weight: 10}\n"
+)
+"""As :data:`WORK_CONSERVING`, and few nodes are used, as first fit does."""
+
 POLICIES: Mapping[str, str] = {
     "none": WORK_CONSERVING,
+    "few nodes": FEW_NODES,
+    "few nodes, easy": configured(FEW_NODES, backfilling="easy"),
     "easy": configured(WORK_CONSERVING, backfilling="easy"),
     "conservative": configured(WORK_CONSERVING, backfilling="conservative", backfilling__depth=4),
     "easy after 90 min, shortest first": configured(
@@ -401,7 +408,7 @@ def measure_limits(jobs: int, selected: str) -> dict[str, dict[str, Metrics]]:
     trace = generate(jobs, NODES, seed=SEED)
     limits = limits_of(trace, 5.0)
     policies = {name: Product(NODES, text, limits) for name, text in POLICIES.items()}
-    for name in ("easy", "borrow, shortest first"):
+    for name in ("easy", "few nodes, easy", "borrow, shortest first"):
         policies[f"{name}, predictions"] = Product(NODES, POLICIES[name])
     policies = {name: each for name, each in policies.items() if selected in name}
     found = measure(trace, NODES, policies)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ _RUNS = {
     f"{_GENERATED}, limits": (
         "easy",
         "borrow, shortest first",
-        "borrow, shortest first, predictions",
+        "few nodes, easy, predictions",
     ),
 }
 _PANELS = (

@@ -261,7 +261,11 @@ def test_explanations_of_the_scheduler_are_decoded() -> None:
         "NotEnough", fit_errors={"w": error}, fitting_uids=frozenset("x"), budget=budget
     )
     start = StartEstimate(
-        1_800_000_000.0, 1_800_000_600.0, StartBasis.LIMITS, expected=1_800_000_300.0
+        1_800_000_000.0,
+        1_800_000_600.0,
+        StartBasis.LIMITS,
+        expected=1_800_000_300.0,
+        since=1_800_000_000.0,
     )
     written = GangExplanation(
         diagnosis, error, "2 pods", "default", 4, 3, 1, position=2, waiting=9, start=start

@@ -51,8 +51,8 @@ def test_a_waiting_gang_states_when_it_starts_and_why_that_is_known() -> None:
     world.submit("huge", 4)
     world.run(10)
     large, huge = (world.cluster.gangs[f"ns/{name}"].estimated_start for name in ("large", "huge"))
-    assert large == StartEstimate(10, 110, StartBasis.LIMITS, 110)
-    assert huge == StartEstimate(10, None, StartBasis.UNKNOWN)
+    assert large == StartEstimate(10, 110, StartBasis.LIMITS, 110, since=10)
+    assert huge == StartEstimate(10, None, StartBasis.UNKNOWN, since=10)
     world.end("a")
     assert world.run(20) == ["large"]
     assert world.cluster.gangs["ns/large"].estimated_start is None
@@ -610,7 +610,7 @@ def test_a_gang_that_is_not_admitted_states_when_it_is_expected_to_start() -> No
     (report,) = (each for each in world.decision().reports if each.key == "ns/large")
     assert report.status is not None and report.status.phase == "Pending"
     assert report.why is not None
-    assert report.why.start == StartEstimate(20, 100, StartBasis.LIMITS, 100)
+    assert report.why.start == StartEstimate(20, 100, StartBasis.LIMITS, 100, since=20)
 
 
 def test_the_estimate_of_a_gang_ends_when_it_is_admitted_and_starts() -> None:

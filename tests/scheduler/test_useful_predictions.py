@@ -6,7 +6,13 @@ from scheduler.test_run_times import annotated, learn, run_time
 from support.scheduler import SchedulerWorld, node
 
 from batholith.model.run_times import Basis
-from batholith.scheduler.state.run_times.predictions import COMPARED_RUNS, Pattern, Predictions
+from batholith.scheduler.state.run_times.predictions import (
+    COMPARED_RUNS,
+    LEAST_COMPARED,
+    Pattern,
+    Predictions,
+    Usefulness,
+)
 from batholith.scheduler.state.run_times.run_times import UNKNOWN, RunTime
 
 EVE, BOB = ("default", "eve", "train-#"), ("default", "bob", "test-#")
@@ -26,11 +32,29 @@ def independent(predictions: Predictions, count: int) -> None:
 
 def test_without_a_relation_of_run_times_nothing_is_predicted() -> None:
     predictions = Predictions()
-    independent(predictions, COMPARED_RUNS)
+    independent(predictions, LEAST_COMPARED)  # the first of them had no prediction
     assert predictions.of_pattern(EVE) == predictions.usual(EVE)
-    independent(predictions, COMPARED_RUNS)
+    independent(predictions, 1)
     assert predictions.usual(EVE) is not None
     assert predictions.of_pattern(EVE) is None
+
+
+def test_useless_predictions_count_again_only_once_they_are_clearly_better() -> None:
+    given, useless = Usefulness(), Usefulness()
+    for usefulness in (given, useless):
+        for _ in range(COMPARED_RUNS // 2 + 1):
+            usefulness.observe(1000, None)
+    for _ in range(LEAST_COMPARED):
+        useless.observe(100, 2000)
+    assert not useless.is_given
+    for _ in range(3 * LEAST_COMPARED):
+        given.observe(100, 830)  # the median, which is 1000, is wrong by a little more
+        useless.observe(100, 830)
+    assert given.is_given
+    assert not useless.is_given
+    for _ in range(LEAST_COMPARED // 2):
+        useless.observe(100, 100)
+    assert useless.is_given
 
 
 def test_predictions_count_again_once_users_differ() -> None:

@@ -193,7 +193,7 @@ class StartPlanning:
         """
         now, start = self._cache.cycle_time, occupation.start
         if start == math.inf:
-            return StartEstimate(now, None, StartBasis.UNKNOWN)
+            return StartEstimate(now, None, StartBasis.UNKNOWN, since=now)
         probable = starts.of(
             occupation,
             reduce(np.logical_or, (need.feasible for need in pod_needs)),
@@ -208,11 +208,13 @@ class StartPlanning:
         basis = StartBasis.LIMITS if has_limits else StartBasis.PREDICTIONS
         interval = self._plan.errors.interval(now, probable)
         if interval is not None:
-            return StartEstimate(interval.earliest, interval.latest, basis, interval.expected)
+            return StartEstimate(
+                interval.earliest, interval.latest, basis, interval.expected, since=now
+            )
         wait = start - now
         if has_limits:
-            return StartEstimate(now, start, basis, probable)
-        return StartEstimate(now + wait / 2, start + wait, basis, start)
+            return StartEstimate(now, start, basis, probable, since=now)
+        return StartEstimate(now + wait / 2, start + wait, basis, start, since=now)
 
     def _pending_if_due(self) -> list[tuple[OrderKey, Gang]] | None:
         """Return the gangs that are not admitted to their queue and whose starts are to be

@@ -9,6 +9,7 @@ import re
 from bisect import insort
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 import msgspec
@@ -23,7 +24,16 @@ _REMEMBERED = 5
 """Run times that are remembered of a pattern."""
 
 COMPARED_RUNS = 200
-"""Of how many of the last gangs the predictions are compared with what is known without them."""
+"""Of how many of the last gangs at most the predictions are compared with what is known without
+them."""
+
+LEAST_COMPARED = 20
+"""How many of them are needed for a comparison."""
+
+_BETTER = 0.95
+"""Predictions that were of no use count again once their error is this fraction of that of the
+median. Between this and one, nothing changes: the errors of few gangs are close to each other by
+chance."""
 
 _SMALL_ERROR = 0.25
 """Predictions whose mean error is smaller are always used."""
@@ -74,9 +84,10 @@ class Usefulness:
         insort(self._ordered, seconds)
         if len(self._runs) > COMPARED_RUNS:
             self._ordered.remove(self._runs.popleft())
-        if len(self._errors) == COMPARED_RUNS:
-            error, usual_error = map(sum, zip(*self._errors, strict=True))
-            self.is_given = error < max(usual_error, _SMALL_ERROR * COMPARED_RUNS)
+        if predicted is not None and len(self._errors) >= LEAST_COMPARED:
+            error, usual_error = map(fmean, zip(*self._errors, strict=True))
+            bound = usual_error if self.is_given else _BETTER * usual_error
+            self.is_given = error < max(bound, _SMALL_ERROR)
 
 
 def _error(predicted: float, took: float) -> float:
