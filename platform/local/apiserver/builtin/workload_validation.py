@@ -272,7 +272,8 @@ def _with_claims(obj: Json) -> Json:
     """Return the template with the volumes that its pods will have.
 
     The claims of a StatefulSet are volumes that containers may mount, and replace volumes of
-    the same name. As in kube-apiserver they are the first volumes, so that indexes in errors are the same.
+    the same name. They are the first volumes, so that indexes in errors are those of
+    kube-apiserver.
     """
     spec = obj.get("spec", {})
     template: Json = spec.get("template", {})
