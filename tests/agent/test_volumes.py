@@ -123,6 +123,10 @@ def test_sources_become_files_with_their_modes(tmp_path: Path) -> None:
             {"hostPath": {"path": "/etc"}},
             "not below a directory that pods may mount; `batholith up --mount /etc`",
         ),
+        (
+            {"hostPath": {"path": "/etc/hosts", "type": "File"}},
+            "hostPath /etc/hosts is not below .*`batholith up --mount /etc` permits it",
+        ),
         ({"hostPath": {"path": "/"}}, "hostPath /: the root directory cannot be shared with pods"),
         ({"persistentVolumeClaim": {"claimName": "missing"}}, 'claim "missing" not found'),
         ({"persistentVolumeClaim": {"claimName": "waits"}}, '"waits" is Pending'),

@@ -22,6 +22,9 @@ from . import host_dirs
 from .host_dirs import HostDir
 from .projected import atomic_write, collect_files, projections, secret_name
 
+_FILES = ("File", "FileOrCreate", "Socket", "CharDevice", "BlockDevice")
+"""Types of a `hostPath` that are no directories."""
+
 _MEMORY_FRACTION, _MIN_MEMORY_VOLUME = 8, 1 << 20
 
 
@@ -195,13 +198,15 @@ class _VolumeBuilder:
     ) -> MountedVolume:
         found = host_dirs.find(self.paths.host_dirs, path)
         if found is None:
-            why = host_dirs.never_permitted(os.path.normpath(path))
+            # A file is permitted by its directory.
+            wanted = os.path.dirname(path) if kind in _FILES else path
+            why = host_dirs.never_permitted(os.path.normpath(wanted))
             if why:
-                raise VolumeError(name, f"hostPath {path}: {why}")
+                raise VolumeError(name, f"hostPath {wanted}: {why}")
             raise VolumeError(
                 name,
                 f"hostPath {path} is not below a directory that pods may mount; "
-                f"`batholith up --mount {path}` permits it (read-only: --mount {path}:ro)",
+                f"`batholith up --mount {wanted}` permits it (read-only: --mount {wanted}:ro)",
             )
         directory, inside = found
         try:
