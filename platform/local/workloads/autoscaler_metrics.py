@@ -130,7 +130,7 @@ def propose_for_value(
 def propose_for_average(
     replicas: int, value: int, target: int, *, tolerance: Tolerance
 ) -> Proposal:
-    """Return the replicas of which each would have the *target* as its part of *value*."""
+    """Return the replicas of which each would have the *target* as its share of *value*."""
     average = math.ceil(value / replicas) if replicas else value
     if replicas and tolerance.includes(value / (target * replicas)):
         return Proposal(replicas, average)

@@ -8,9 +8,11 @@ import base64
 import ipaddress
 import re
 import urllib.parse
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from datetime import date
 from functools import partial
+from itertools import chain, pairwise
 from typing import Any
 
 from ...model import durations, times, validation
@@ -134,44 +136,61 @@ def with_optionals(expression: str) -> str:
         if not token[0].isspace() and not token[0].startswith("//")
     ]
     texts = [token[0] for token in tokens]
-    added: list[tuple[int, str]] = []
+    ends = _other_ends(texts)
+    starts: dict[int, int] = {}
+    before: dict[int, str] = defaultdict(str)
+    after: dict[int, str] = defaultdict(str)
     for index in range(2, len(texts) - 1):
-        if texts[index + 1] != "(":
+        if texts[index + 1] != "(" or index + 1 not in ends:
             continue
         if texts[index - 2 : index + 1] == ["format", ".", "named"]:
-            start = index - 2
+            starts[index] = index - 2
         elif texts[index - 1 : index + 1] == [".", "validate"]:
-            start = _start_of_operand(texts, index - 2)
+            starts[index] = _start_of_operand(texts, index - 2, ends, starts)
         else:
             continue
-        added.append((tokens[start].start(), _ENCLOSE))
-        added.append((tokens[_other_end(texts, index + 1, 1)].end(), ")"))
-    for position, text in sorted(added, reverse=True):
-        expression = expression[:position] + text + expression[position:]
-    return expression
+        before[tokens[starts[index]].start()] += _ENCLOSE
+        after[tokens[ends[index + 1]].end()] += ")"
+    # Where one call ends, the next does not start: there is a token between them.
+    added = sorted([*before.items(), *after.items()])
+    positions = [0, *(position for position, _ in added), len(expression)]
+    pieces = [expression[start:end] for start, end in pairwise(positions)]
+    return "".join(
+        chain.from_iterable(zip(pieces, [*(text for _, text in added), ""], strict=True))
+    )
 
 
-def _start_of_operand(texts: list[str], index: int) -> int:
-    """Return where the operand that ends at *index* starts, such as ``a.b(c)[d]``."""
+def _start_of_operand(
+    texts: list[str], index: int, ends: Mapping[int, int], starts: Mapping[int, int]
+) -> int:
+    """Return where the operand that ends at *index* starts, such as ``a.b(c)[d]``.
+
+    *ends* are those of :func:`_other_ends`, *starts* those of earlier calls, by their names: a
+    chain of calls is not read again for each of them.
+    """
     while True:
-        while texts[index] in _CLOSING:
-            start = _other_end(texts, index, -1)
+        while texts[index] in _CLOSING and index in ends:
+            start = ends[index]
             before = texts[start - 1] if start else ""
             if before in _CLOSING or (before.isidentifier() and before != "in"):
                 index = start - 1  # a call, or an item
             else:
                 index = start
+        if index in starts:
+            return starts[index]
         if index < 2 or texts[index - 1] != ".":
             return index
         index -= 2
 
 
-def _other_end(texts: list[str], index: int, step: int) -> int:
-    """Return where the parentheses or brackets that start or end at *index* end or start."""
-    depth = 0
-    while 0 <= index < len(texts):
-        depth += (texts[index] in _OPENING) - (texts[index] in _CLOSING)
-        if depth == 0:
-            return index
-        index += step
-    return max(0, index - step)  # the expression does not compile
+def _other_ends(texts: list[str]) -> dict[int, int]:
+    """Return for each parenthesis or bracket that has another end where that is."""
+    ends: dict[int, int] = {}
+    opened: list[int] = []
+    for index, text in enumerate(texts):
+        if text in _OPENING:
+            opened.append(index)
+        elif text in _CLOSING and opened:
+            ends[index] = opened.pop()
+            ends[ends[index]] = index
+    return ends
