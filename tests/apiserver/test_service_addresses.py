@@ -208,6 +208,8 @@ async def test_services_move_to_the_range_of_another_network(tmp_path: Path) -> 
         assert "does not match the current range (198.19.0.0/16)" in refused.body["message"]
         [port] = (await server.get(f"{PATH}/kubernetes"))["spec"]["ports"]
         assert (port["port"], port["targetPort"]) == (443, server.running.port)
+        issuer = await server.get("/.well-known/openid-configuration")
+        assert issuer["jwks_uri"] == "https://198.19.0.1:443/openid/v1/jwks"  # for pods
 
 
 async def test_host_ports_cause_no_warning_where_they_have_an_effect(tmp_path: Path) -> None:

@@ -99,15 +99,18 @@ async def test_pods_find_services_and_named_pods_of_other_workloads(tmp_path: Pa
 
 
 async def check_api_server(cluster: embedded_cluster.EmbeddedCluster) -> None:
-    """A pod of the account `default` calls the API as programs do on any cluster."""
+    """A pod of the account `default` calls the API, and reads the keys of tokens, as programs do
+    on any cluster."""
     program = (
-        "import os, ssl, urllib.request\n"
+        "import json, os, ssl, urllib.request\n"
         "here = '/var/run/secrets/kubernetes.io/serviceaccount/'\n"
         "trust = ssl.create_default_context(cafile=here + 'ca.crt')\n"
         "token = {'Authorization': 'Bearer ' + open(here + 'token').read()}\n"
         "for host in ('kubernetes.default.svc', os.environ['KUBERNETES_SERVICE_HOST']):\n"
         "    url = f'https://{host}/.well-known/openid-configuration'\n"
         "    asked = urllib.request.Request(url, headers=token)\n"
+        "    found = json.load(urllib.request.urlopen(asked, context=trust))\n"
+        "    asked = urllib.request.Request(found['jwks_uri'], headers=token)\n"
         "    print(urllib.request.urlopen(asked, context=trust).status)\n"
         "print(os.environ['KUBERNETES_SERVICE_PORT'])\n"
     )

@@ -289,7 +289,7 @@ class _ServerCore:
             address=config.address,
             writable=lambda: self._store.writable,
             clock=config.clock,
-            issuer=IssuerDiscovery(tokens, config.address),
+            issuer=IssuerDiscovery(tokens, _address_for_pods(config)),
             is_revoked=revoked_nodes(self._latest),
             remote_apis=apis,
             aggregator=self._aggregator,
@@ -455,7 +455,7 @@ class _ServerCore:
 def _system_services(context: ControllerContext, config: Config) -> SystemServicesController:
     return SystemServicesController(
         context,
-        address=config.address if config.joining is None else config.joining.address,
+        address=_endpoint(config),
         service_address=_service_address(config),
         dns_address=config.dns_address,
         namespaces=bootstrap.SYSTEM_NAMESPACES,
@@ -470,6 +470,17 @@ def _service_address(config: Config) -> tuple[str, int] | None:
         return None
     host, port = config.service_listener.getsockname()
     return host, port
+
+
+def _address_for_pods(config: Config) -> str:
+    """Return ``host:port`` at which pods reach the server, whatever their network."""
+    service = _service_address(config)
+    return _endpoint(config) if service is None else f"{service[0]}:{service[1]}"
+
+
+def _endpoint(config: Config) -> str:
+    """Return ``host:port`` of the server for the machines of the cluster."""
+    return config.address if config.joining is None else config.joining.address
 
 
 def _node_graph(store: ObjectStore, catalog: Catalog) -> NodeGraph:

@@ -17,7 +17,7 @@ class IssuerDiscovery:
     """The documents about the issuer."""
 
     def __init__(self, tokens: ServiceAccountTokens, address: str) -> None:
-        """*address*: ``host:port`` at which clients reach the server."""
+        """*address*: ``host:port`` at which pods reach the server, as they verify tokens, too."""
         self._configuration = {
             "issuer": ISSUER,
             "jwks_uri": f"https://{address}{KEYS}",
