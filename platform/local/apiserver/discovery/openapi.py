@@ -160,13 +160,16 @@ def _operation(kind: KindInfo, verb: str, subresource_name: str = "") -> Json:
     operation: Json = {
         "verb": verb,
         "tags": [f"{resource.group or 'core'}_{resource.version}"],
-        "parameters": [] if connects else _parameters(verb),
         "responses": {"200": {"description": "OK", "content": _content(types, schema)}},
         "x-kubernetes-action": "connect" if connects else _ACTIONS.get(verb, verb),
         "x-kubernetes-group-version-kind": gvk,
     }
-    body = None if connects else _body(kind, verb, schema)
-    return {**operation, "requestBody": body} if body else operation
+    # Without its empty lists a document equals what typed clients write of it.
+    if parameters := [] if connects else _parameters(verb):
+        operation["parameters"] = parameters
+    if body := None if connects else _body(kind, verb, schema):
+        operation["requestBody"] = body
+    return operation
 
 
 _SELECTION = (_query("fieldSelector"), _query("labelSelector"), _query("limit", "integer"))

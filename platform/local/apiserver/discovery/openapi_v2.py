@@ -150,7 +150,7 @@ def _operation(operation: Json) -> Json:
         for key, value in operation.items()
         if key not in ("parameters", "requestBody", "responses")
     }
-    found["parameters"] = [_parameter(each) for each in operation["parameters"]]
+    parameters = [_parameter(each) for each in operation.get("parameters", ())]
     if (body := operation.get("requestBody")) is not None:
         content = body["content"]
         found["consumes"] = list(content)
@@ -158,7 +158,9 @@ def _operation(operation: Json) -> Json:
         parameter: Json = {"name": "body", "in": "body", "schema": schema}
         if body.get("required"):
             parameter["required"] = True
-        found["parameters"].append(parameter)
+        parameters.append(parameter)
+    if parameters:
+        found["parameters"] = parameters
     content = operation["responses"]["200"]["content"]
     schema = _converted(next(iter(content.values()))["schema"])
     found["produces"] = list(content)
