@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from support.api_servers import ServerFactory
-from support.embedded_apiserver import Server, definition
+from support.embedded_apiserver import MAPS, Server, definition
+from support.field_ownership import APPLY
 from support.polling import wait_until_equal
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -60,3 +61,17 @@ async def test_duplicates_of_a_custom_kind_precede_unknown_fields(server: Server
         'strict decoding error: duplicate field "spec.size", duplicate field "spec.nope", '
         'unknown field "spec.nope"'
     )
+
+
+async def test_an_apply_may_be_yaml_that_looks_like_json(server: Server) -> None:
+    body = b'{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a",}, "data": {%s},}'
+    where = f"{MAPS}/a?fieldManager=me"
+    for validation in ("", "&fieldValidation=Strict"):
+        path = f"{where}{validation}"
+        applied = await server.request("PATCH", path, body % b'"a": "1",', content_type=APPLY)
+        assert (applied.status, applied.body["data"]) in ((201, {"a": "1"}), (200, {"a": "1"}))
+    twice = body % b'"a": "1", "a": "2",'
+    strict = f"{where}&fieldValidation=Strict"
+    refused = await server.request("PATCH", strict, twice, content_type=APPLY)
+    assert refused.status == 400
+    assert 'key "a" already set in map' in refused.body["message"]

@@ -86,10 +86,10 @@ def check_duplicates(request: Request, options: WriteOptions) -> None:
     if not (options.strict or options.warn):
         return
     body = request.body
-    found = duplicate_fields(body) if _is_json(body) else []
+    found, is_json = _duplicates(body)
     if len(body) > YAML_OFFLOAD_THRESHOLD:
         found = [f'key "{each}" already set in map' for each in found]
-    elif found or not _is_json(body):
+    elif found or not is_json:
         found = yaml_process.duplicate_keys(body)
     if not found:
         return
@@ -98,6 +98,16 @@ def check_duplicates(request: Request, options: WriteOptions) -> None:
     if options.strict:
         raise bad_request(f"error strict decoding YAML: {text}")
     request.warnings.append(text)
+
+
+def _duplicates(body: bytes) -> tuple[list[str], bool]:
+    """Return the duplicate fields of a body in JSON, and whether it is JSON."""
+    try:
+        return (duplicate_fields(body), True) if _is_json(body) else ([], False)
+    except (
+        ValueError
+    ):  # YAML that begins with a brace, which may have commas before the closing one
+        return [], False
 
 
 def plan_apply(
