@@ -1,7 +1,7 @@
 """CertificateSigningRequests: their requester, approval and validation.
 
-Only those of nodes are signed here, but signers of users work: they read approved requests, and
-write the certificate to the status.
+Those of nodes and of users are signed here; other signers read approved requests, and write the
+certificate to the status.
 """
 
 import base64
@@ -28,6 +28,7 @@ _USAGES = (
     "key encipherment", "microsoft sgc", "netscape sgc", "ocsp signing", "s/mime", "server auth",
     "signing", "timestamping",
 )  # fmt: skip
+_CLIENT_USAGES = {"client auth", "digital signature", "key encipherment"}
 _MIN_EXPIRATION = 600
 _MAX_SIGNER_PATH = 571
 _REQUEST_BEGIN = b"-----BEGIN CERTIFICATE REQUEST-----"
@@ -92,6 +93,21 @@ def validate_approval(request: Json, old: Json) -> list[FieldError]:
 def any_name(name: str) -> str:
     """Accept any name of a request, as kube-apiserver."""
     return ""
+
+
+def read_of_user(request: Json) -> x509.CertificateSigningRequest | str:
+    """Return what a user's request asks for, or why it is not signed."""
+    parsed = parse_request(request["spec"].get("request", ""))
+    if isinstance(parsed, str):
+        return parsed
+    usages = set(request["spec"].get("usages") or ())
+    if "client auth" not in usages or usages - _CLIENT_USAGES:
+        return "usages did not match client auth, digital signature, key encipherment"
+    try:
+        _ = parsed.extensions
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+        return f"the extensions cannot be read: {error}"
+    return parsed
 
 
 def names_masters(request: Json) -> bool:
