@@ -160,7 +160,9 @@ async def running(settings: Settings) -> AsyncIterator[RunningServer]:
         config = _server_config(settings, certs, token_set=token_set, listener=listener)
         url = f"https://{config.address}"
         path = settings.data_dir / "kubeconfig"
-        access = ClusterAccess(server=url, ca=config.ca.certificate_pem, user="admin", token=token_set["admin"])
+        access = ClusterAccess(
+            server=url, ca=config.ca.certificate_pem, user="admin", token=token_set["admin"]
+        )
         _write_kubeconfig(path, access)
         async with server.running(config) as app:
             if network is not None and network.token_file is not None and app.ready:
