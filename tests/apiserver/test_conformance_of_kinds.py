@@ -19,7 +19,6 @@ from batholith.model.names import TEMPLATE_GENERATION
 Json = dict[str, Any]
 
 EXPECTED_DIFFERENCES: dict[str, dict[str, str]] = {
-    "certificate_requests": {"warning ": "there are no signers"},
     "flow_schemas": {"warning ": "there are no queues"},
     "priority_levels": {"warning ": "likewise"},
     "daemon_sets": {

@@ -14,7 +14,15 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from ....model import validation
 from ..current_time import now
-from ..errors.fields import FieldError, duplicate, forbidden, invalid, not_supported, required
+from ..errors.fields import (
+    FieldError,
+    duplicate,
+    first_positions,
+    forbidden,
+    invalid,
+    not_supported,
+    required,
+)
 
 Json = dict[str, Any]
 
@@ -172,8 +180,9 @@ def _spec_errors(request: Json) -> list[FieldError]:
     for index, usage in enumerate(usages):
         if usage not in _USAGES:
             errors.append(not_supported(f"spec.usages[{index}]", usage, _USAGES))
+    first = first_positions(usages)
     for index, usage in enumerate(usages):
-        if usage in usages[:index]:
+        if first[usage] < index:
             errors.append(duplicate(f"spec.usages[{index}]", usage))
     errors += _signer_errors(spec.get("signerName", ""))
     expiration = spec.get("expirationSeconds")
