@@ -263,7 +263,7 @@ class StartPlanning:
                 rejected.setdefault(name, []).append((self._session.job_order(gang), gang))
         found: list[tuple[OrderKey, Gang]] = []
         for members in rejected.values():
-            pending = (each for each in members if each[1].is_pending and each[1].podgroup)
+            pending = (each for each in members if _is_estimated_before_admission(each[1]))
             found += nsmallest(self._options.depth, pending, key=lambda member: member[0])
         return sorted(found, key=lambda member: member[0])
 
@@ -801,3 +801,10 @@ class StartPlanning:
         ends, freed = self._freed[queue_name]
         until: IntVector = freed[:, np.searchsorted(ends, time, side="right")]
         return until
+
+
+def _is_estimated_before_admission(gang: Gang) -> bool:
+    """Return whether the start of *gang* may be estimated although it is not admitted to its queue:
+    not while its queue has used its budget, which no estimate considers."""
+    waits_for_budget = gang.diagnosis is not None and gang.diagnosis.budget is not None
+    return gang.is_pending and gang.podgroup is not None and not waits_for_budget
