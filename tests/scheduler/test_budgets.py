@@ -224,10 +224,8 @@ def test_start_of_a_gang_that_waits_for_a_budget_is_not_planned() -> None:
     assert world.cycle() == ["long"]
 
 
-def test_start_of_a_gang_that_is_not_admitted_is_not_estimated_while_it_waits_for_a_budget() -> None:
-    text = CONFIGURATION + (
-        "configurations:\n- name: allocate\n  arguments: {backfilling: easy}\n"
-    )
+def test_start_of_a_gang_that_is_not_admitted_and_waits_for_a_budget_is_not_estimated() -> None:
+    text = CONFIGURATION + ("configurations:\n- name: allocate\n  arguments: {backfilling: easy}\n")
     world = FairWorld(text)
     world.upsert(limited())
     world.submit("g", cpu=2, limit="3h")
