@@ -3,7 +3,7 @@
 ``limits`` runs the trace of ``bench.scheduling_quality``, with time limits of one to five times the
 run time, and with predictions only. ``nasa`` runs the first jobs of a real trace
 (``--trace``, in the Standard Workload Format) on 128 CPUs, and the same under EASY and first fit as
-textbooks have them; ``--policy`` selects some of both, and ``--runs`` repeats the real trace with
+textbooks have them. ``--policy`` selects some policies of both, and ``--runs`` repeats a trace with
 arrivals that differ by seconds, with the mean and the range of each metric. ``cost`` measures what
 planned starts add to one decision: CPU time, and calls of Python functions, which do not depend on
 the machine.
@@ -402,11 +402,19 @@ def combined(runs: Sequence[dict[str, Metrics]]) -> dict[str, Metrics]:
     }
 
 
-def measure_limits(jobs: int, selected: str) -> dict[str, dict[str, Metrics]]:
+def measure_limits(jobs: int, selected: str, runs: int) -> dict[str, dict[str, Metrics]]:
     """Run the generated trace with limits, and with predictions only; under the policies whose
-    names contain *selected*."""
+    names contain *selected*. With *runs*, jobs arrive up to one cycle later in each."""
     trace = generate(jobs, NODES, seed=SEED)
     limits = limits_of(trace, 5.0)
+    traces = [jittered(trace, seed) for seed in range(1, runs + 1)] or [trace]
+    found = combined([_run_generated(each, limits, selected) for each in traces])
+    return {f"{jobs} jobs, {NODES} nodes, limits{f', {runs} runs' if runs else ''}": found}
+
+
+def _run_generated(
+    trace: list[TraceJob], limits: Mapping[str, float], selected: str
+) -> dict[str, Metrics]:
     policies = {name: Product(NODES, text, limits) for name, text in POLICIES.items()}
     for name in ("easy", "few nodes, easy", "borrow, shortest first"):
         policies[f"{name}, predictions"] = Product(NODES, POLICIES[name])
@@ -415,7 +423,7 @@ def measure_limits(jobs: int, selected: str) -> dict[str, dict[str, Metrics]]:
     found["first fit"] = metrics_of(
         trace, NODES, VirtualCluster(trace, NODES, FirstFit(NODES)).run()
     )
-    return {f"{jobs} jobs, {NODES} nodes, limits": found}
+    return found
 
 
 # -- cost ------------------------------------------------------------------------------------------
@@ -492,14 +500,14 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, help="file of the real trace, compressed by gzip")
     parser.add_argument("--real-jobs", type=int, default=4_000)
     parser.add_argument(
-        "--runs", type=int, default=0, help="runs of the real trace, each with other arrivals"
+        "--runs", type=int, default=0, help="runs of each trace, with other arrivals in each"
     )
     parser.add_argument("--store", action="store_true", help="add to the stored results")
     parser.add_argument("--check", action="store_true", help="fail on a regression of 5 %%")
     options = parser.parse_args()
     results: dict[str, dict[str, Metrics]] = {}
     if "limits" in options.names:
-        results |= measure_limits(options.jobs, options.policy)
+        results |= measure_limits(options.jobs, options.policy, options.runs)
     if "nasa" in options.names:
         if options.trace is None:
             parser.error("nasa requires --trace")

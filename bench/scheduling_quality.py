@@ -516,7 +516,7 @@ def table(results: dict[str, Metrics]) -> str:
 
 def formatted(name: str, value: float) -> str:
     """Return *value* in the unit of metric *name*."""
-    if name == "utilisation" or "share" in name:
+    if name.startswith(("utilisation", "in the interval", "median error")) or "share" in name:
         return f"{100 * value:.1f} %"
     if name.startswith("wait"):
         return f"{value:.0f} s"

@@ -11,25 +11,36 @@ from ..model.admission import (
     nested_object,
 )
 from ..model.field_errors import join_errors
-from ..model.names import BATCH_JOBS, DEFAULT_QUEUE, PODGROUP_QUEUE
+from ..model.names import BATCH_JOBS, DEFAULT_QUEUE, PODGROUP_QUEUE, TIME_LIMIT
 from .annotations import RULES, AnnotatedJob, annotation_errors
 from .notifications import notify_warnings
 from .settings import AdmissionSettings
+from .time_limits import deadline_errors
 
 
 def validate_other_kind(
-    request: AdmissionRequest, reader: ObjectReader, queue: Callable[[Json], str]
+    request: AdmissionRequest,
+    reader: ObjectReader,
+    queue: Callable[[Json], str],
+    deadline: tuple[str, ...],
 ) -> None:
-    """Validate the annotations of a job that is not Volcano's; *queue* returns its queue.
+    """Validate the annotations and the deadline of a job that is not Volcano's.
+
+    Args:
+        request: the write.
+        reader: reads queues.
+        queue: returns the queue of the job.
+        deadline: the path of the field with its deadline.
 
     Raises:
         DeniedError: with all errors, in one line.
     """
-    obj = request.object or {}
-    new, old = _annotations(obj), None
-    if request.old_object is not None:
-        old = _annotations(request.old_object)
-    if new == old:
+    obj, before = request.object or {}, request.old_object
+    new, old = _annotations(obj), None if before is None else _annotations(before)
+    seconds = _field(obj, deadline)
+    has_new_limit = old is None or new.get(TIME_LIMIT) != old.get(TIME_LIMIT)
+    has_new_limit |= before is not None and _field(before, deadline) != seconds
+    if new == old and not has_new_limit:
         return
     job = AnnotatedJob(
         name=request.name,
@@ -37,7 +48,11 @@ def validate_other_kind(
         queue=queue(obj),
         is_update=old is not None,
     )
-    if message := join_errors(annotation_errors(job, old, reader, volcano=False)):
+    errors = list(annotation_errors(job, old, reader, volcano=False))
+    if has_new_limit:
+        path = ".".join(deadline)
+        errors += deadline_errors(path, seconds, job.annotations, job.queue, reader)
+    if message := join_errors(errors):
         raise DeniedError(message)
 
 
@@ -59,7 +74,7 @@ def batch_job_webhook(settings: AdmissionSettings) -> Webhook:
     """Return the rules of annotations of Jobs of batch/v1.
 
     They are for the embedded API server and not registered as a webhook: a cluster whose webhook
-    is not available could not create any Job. There, a policy has the same rules.
+    is not available could not create any Job. There, policies have the same rules.
     """
 
     def queue(job: Json) -> str:
@@ -69,7 +84,7 @@ def batch_job_webhook(settings: AdmissionSettings) -> Webhook:
         return str(_annotations(template).get(PODGROUP_QUEUE) or DEFAULT_QUEUE)
 
     def validate(request: AdmissionRequest, reader: ObjectReader) -> None:
-        validate_other_kind(request, reader, queue)
+        validate_other_kind(request, reader, queue, ("spec", "activeDeadlineSeconds"))
 
     def warn(request: AdmissionRequest, _: ObjectReader) -> list[str]:
         return other_kind_warnings(request, "Jobs of batch/v1", settings)
@@ -82,6 +97,13 @@ def batch_job_webhook(settings: AdmissionSettings) -> Webhook:
         validate=validate,
         warn=warn,
     )
+
+
+def _field(obj: Json, path: tuple[str, ...]) -> object:
+    *parents, name = path
+    for each in parents:
+        obj = nested_object(obj, each)
+    return obj.get(name)
 
 
 def _annotations(obj: Json) -> Json:

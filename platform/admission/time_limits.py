@@ -67,6 +67,18 @@ def job_errors(
         yield f"metadata.annotations[{name}]: Invalid value: {quote(value)}: {text}"
 
 
+def deadline_errors(
+    path: str, seconds: object, annotations: Mapping[str, str], queue: str, reader: ObjectReader
+) -> Iterator[str]:
+    """Yield what is wrong with the deadline of a job in *queue*, which is in the field *path*: of
+    it and a time limit the lesser ends the job."""
+    if not isinstance(seconds, int) or seconds_of(annotations, TIME_LIMIT) is not None:
+        return
+    longest = _lowest_maximum(_annotations_of_queues(queue, reader))
+    if longest is not None and seconds > longest[0]:
+        yield f"{path}: Invalid value: {seconds}: queue `{queue}` permits at most {longest[1]}"
+
+
 def queue_problems(annotations: Mapping[str, str]) -> Iterator[Problem]:
     """Yield what is wrong with the durations in *annotations* of a queue."""
     yield from _malformed(annotations, DEFAULT_TIME_LIMIT, MAX_TIME_LIMIT, MIN_RUNTIME)

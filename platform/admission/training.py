@@ -48,7 +48,7 @@ def _validate(
     request: AdmissionRequest,
     reader: ObjectReader,
 ) -> None:
-    validate_other_kind(request, reader, _queue)
+    validate_other_kind(request, reader, _queue, ("spec", "runPolicy", "activeDeadlineSeconds"))
     obj, old = request.object or {}, request.old_object
     if old is not None and nested_object(obj, "spec") == nested_object(old, "spec"):
         return

@@ -311,6 +311,14 @@ class PlannedStart(Record, frozen=True):
     basis: str = ""
     """``limits``, ``predictions`` or ``unknown``: what the ends of other jobs are known from."""
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the start depends only on jobs whose end is known.
+
+        Otherwise ``earliest`` is the time of the estimate, which is soon over.
+        """
+        return self.basis != "unknown"
+
 
 class ExhaustedBudget(Record, frozen=True):
     """The budget of a queue that is used up; amounts are quantities of the resource for an hour."""

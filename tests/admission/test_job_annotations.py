@@ -93,6 +93,34 @@ def test_the_maximum_of_the_queue_holds_for_what_is_scheduled_in_it() -> None:
     assert "queue `team` permits at most 2h" in validate(hook, limited)
 
 
+def in_team(body: Json, *, seconds: int | None) -> Json:
+    """The job in a queue that permits two hours, with a deadline."""
+    deadline = {} if seconds is None else {"activeDeadlineSeconds": seconds}
+    if body["apiVersion"] != "batch/v1":
+        policy = {"runPolicy": {"schedulingPolicy": {"queue": "team"}, **deadline}}
+        return body | {"spec": body["spec"] | policy}
+    template = {
+        "metadata": {"annotations": {"scheduling.volcano.sh/queue-name": "team"}},
+        "spec": {"schedulerName": "volcano", "containers": []},
+    }
+    return body | {"spec": body["spec"] | deadline | {"template": template}}
+
+
+@ANY
+def test_the_maximum_of_the_queue_holds_for_deadlines(new: New) -> None:
+    hook, body = new()
+    text = "activeDeadlineSeconds: Invalid value: 7201: queue `team` permits at most 2h"
+    short, long = in_team(body, seconds=7200), in_team(body, seconds=7201)
+    assert validate(hook, short) == ""
+    assert text in validate(hook, long)
+    assert text in validate(hook, long, short)
+    labelled = long | {"metadata": long["metadata"] | {"labels": {"a": "b"}}}
+    assert validate(hook, labelled, long) == "", "the queue may have got its maximum later"
+    limited = annotated(long, {"time-limit": "1h"})
+    assert validate(hook, limited) == "", "the lesser of both ends the job"
+    assert text in validate(hook, long, limited)
+
+
 @ANY
 def test_annotations_that_only_jobs_of_volcano_have_cause_a_warning(new: New) -> None:
     hook, body = new()

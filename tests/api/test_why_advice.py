@@ -96,6 +96,12 @@ def test_queue_full_with_a_planned_start() -> None:
     assert "11:00:00Z" in explained("quota", limits=limits("8", "64", "60"), start=start)[1]
 
 
+def test_a_start_that_waits_for_unknown_ends_has_no_time() -> None:
+    """The earliest time is that of the estimate, which has passed when it is read."""
+    start = {"earliest": "2026-01-01T10:00:00Z", "basis": "unknown"}
+    assert explained("quota", limits=limits("8", "64", "60"), start=start)[1] == WAIT
+
+
 def test_larger_than_the_queue_may_have() -> None:
     assert explained("quota", limits=limits("128", "64", "0")) == (
         "it requests more cpu than queue 'gpu' may have: 128 cpu requested, 0 of 64 used",

@@ -16,11 +16,11 @@ from batholith.cli.jobs.commands import jobs
 from batholith.cli.jobs.connection import CONNECTION, RetryNotice, on_cluster, parse_since
 from batholith.cli.jobs.output import Column, Output, Table, cell_text, show
 from batholith.cli.jobs.record_fields import record_columns
-from batholith.cli.jobs.views import POD_COLUMNS, QUEUE_COLUMNS, iso, job_columns
+from batholith.cli.jobs.views import POD_COLUMNS, QUEUE_COLUMNS, iso, job_columns, start_text
 from batholith.cli.jobs.waits import competition_lines
 from batholith.client import Client, JobSummary, UnavailableError
 from batholith.wire.history import RecordedJob
-from batholith.wire.jobs import PodSummary
+from batholith.wire.jobs import Explanation, PlannedStart, PodSummary
 from batholith.wire.problem import Problem
 from batholith.wire.queues import Queue
 from batholith.wire.waits import Competition, FreeAmount, JobAhead, JobHolder, OtherJob
@@ -32,6 +32,7 @@ COLUMNS = [
     Column[tuple[str, str]]("MORE", lambda row: "x" * 80, wide=True),
 ]
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
+LATER = NOW + timedelta(hours=1)
 
 
 @pytest.fixture
@@ -121,6 +122,23 @@ def test_a_wait_is_shown_with_what_the_job_competes_with() -> None:
         "a job of another namespace  8 cpu   1      not known",
         "and 3 more",
     ]
+
+
+def test_a_start_that_waits_for_unknown_ends_has_no_time() -> None:
+    """The earliest time is that of the estimate, which has passed when it is read."""
+    job, uid = JobSummary(namespace="ns", name="j", uid="0" * 36), "0" * 36
+    cells = {
+        basis: [
+            column.value(job)
+            for start in [PlannedStart(earliest=NOW, expected=expected, basis=basis)]
+            for column in job_columns({uid: Explanation(start=start)}, all_namespaces=False)
+            if column.title == "START"
+        ]
+        for basis, expected in (("limits", LATER), ("predictions", None), ("unknown", None))
+    }
+    assert cells == {"limits": [iso(LATER)], "predictions": [iso(NOW)], "unknown": [None]}
+    unknown = PlannedStart(earliest=NOW, basis="unknown")
+    assert start_text(unknown) == "not known: it waits for jobs whose end is not known"
 
 
 LONG = "x" * 60

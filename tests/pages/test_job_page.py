@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from datetime import UTC, datetime
 
 import pytest
 from support.pages import PagesClient
@@ -10,6 +11,7 @@ from support.polling import wait_until_true
 from support.rest import JOB
 from support.simulations import leading
 
+from batholith.api.pages.rendering import planned_start
 from batholith.model.command import Command
 from batholith.model.names import COMMANDS, JOB_NAME, JOB_NAMESPACE, JOBS, PODGROUPS, PODS, WHY
 from batholith.model.scheduler_questions import (
@@ -20,6 +22,7 @@ from batholith.model.scheduler_questions import (
     WaitDetails,
     WaitRequest,
 )
+from batholith.wire.jobs import PlannedStart
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -233,6 +236,12 @@ async def test_a_job_that_waits_has_its_expected_start(pages: PagesClient) -> No
     assert "not known" in text
     _, text = await pages.get("/jobs?search=soon")
     assert "<small>3 of 12; starts from 2026-01-01 10:00:00 UTC</small>" in text
+
+
+async def test_a_start_that_waits_for_unknown_ends_has_no_time() -> None:
+    """The earliest time is that of the estimate, which has passed when it is read."""
+    start = PlannedStart(earliest=datetime(2026, 1, 1, tzinfo=UTC), basis="unknown")
+    assert planned_start(start) == "not known: it waits for jobs whose end is not known"
 
 
 async def test_a_finished_job_runs_again_under_a_new_name(pages: PagesClient) -> None:

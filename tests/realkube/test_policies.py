@@ -20,7 +20,7 @@ from support.api_servers import (
 from support.cel_policies import RESOURCES, batch_job, install, path_of, policies
 from support.denial_phrases import CASES, filled
 from support.denials_on_servers import create_queues, denials
-from support.embedded_apiserver import RawResponse, Server
+from support.embedded_apiserver import MERGE, RawResponse, Server
 from support.polling import wait_until_true
 from support.realkube import RealKube
 from support.webhooks import serve_webhooks
@@ -29,9 +29,12 @@ from batholith.admission import WEBHOOKS, AdmissionSettings
 from batholith.admission.other_jobs import batch_job_webhook
 from batholith.model import crds as definitions
 from batholith.model.admission import AdmissionRequest, DeniedError
-from batholith.model.names import BATCH_JOBS, JOBS, QUEUES
+from batholith.model.names import BATCH_JOBS, CRDS, JOBS, PODGROUPS, QUEUES, Resource
+from batholith.model.training.kinds import PYTORCH
 
 Json = dict[str, Any]
+
+PYTORCH_JOBS = PYTORCH.resource
 
 DATA = Path(__file__).parents[1] / "data"
 BY_A_POLICY = "ValidatingAdmissionPolicy"
@@ -44,12 +47,18 @@ class EmbeddedFactory(EmbeddedServerFactory):
     async def start(
         self, directory: Path, **options: Unpack[ServerOptions]
     ) -> AsyncIterator[Server]:
-        options["crds"] = definitions.load()
+        options["crds"] = [*definitions.load(), _pytorch_jobs()]
         async with super().start(directory, **options) as server:
             await server.create(JOBS.path("default"), _wrong_job())
             for each in policies():
                 await server.create(path_of(each["kind"]), each)
             yield server
+
+
+def _pytorch_jobs() -> Json:
+    """The definition of one kind of training jobs."""
+    found = definitions.load_training()
+    return next(each for each in found if each["spec"]["names"]["kind"] == PYTORCH_JOBS.kind)
 
 
 def _wrong_job() -> Json:
@@ -70,6 +79,8 @@ def servers(request: pytest.FixtureRequest) -> ServerFactory:
 def real_with_policies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServerFactory]:
     def prepare(kube: RealKube) -> None:
         assert kube.request_json("POST", JOBS.path("default"), _wrong_job()) == 201
+        assert kube.request_json("POST", CRDS.path(), _pytorch_jobs()) == 201
+        kube.wait_status(200, PYTORCH_JOBS.path())
         install(kube)
 
     with real_servers(tmp_path_factory.mktemp("kube"), prepare=prepare) as started:
@@ -927,6 +938,77 @@ async def test_a_queue_permits_no_longer_limit_than_its_maximum(server: Server) 
     await wait_denied(server, annotated(whole(queue="q"), time_limit="91m"), "at most 1h30m")
     for fitting in (annotated(whole(queue="q"), time_limit="5400s"), whole(queue="q")):
         assert await denial_message(server, fitting) == ""
+
+
+async def refusal(server: Server, method: str, path: str, body: Json) -> str:
+    """Return why a write is denied that is not carried out; empty if it is admitted."""
+    content_type = MERGE if method == "PATCH" else "application/json"
+    response = await server.request(method, f"{path}?dryRun=All", body, content_type=content_type)
+    assert response.status in (200, 201, 422), response.body
+    return str(response.body["message"]) if response.status == 422 else ""
+
+
+def in_queue(kind: Resource, limit: str = "", seconds: int = 0) -> Json:
+    """A job, or a PodGroup, in the queue *q*."""
+    deadline = {"activeDeadlineSeconds": seconds} if seconds else {}
+    container = {"name": "pytorch", "image": "busybox"}
+    pods = {"spec": {"containers": [container], "restartPolicy": "Never"}}
+    if kind == BATCH_JOBS:
+        queue_of_pods = {"annotations": {"scheduling.volcano.sh/queue-name": "q"}}
+        pods["spec"] |= {"schedulerName": "volcano"}
+        spec: Json = {"template": pods | {"metadata": queue_of_pods}, **deadline}
+    elif kind == PYTORCH_JOBS:
+        policy = {"schedulingPolicy": {"queue": "q"}, **deadline}
+        replicas = {"Worker": {"replicas": 1, "template": pods}}
+        spec = {"runPolicy": policy, "pytorchReplicaSpecs": replicas}
+    else:
+        spec = {"queue": "q"} | ({"minMember": 1} if kind == PODGROUPS else whole()["spec"])
+        spec["queue"] = "q"
+    annotations = {"batholith.io/time-limit": limit} if limit else {}
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": {"name": "limited", "annotations": annotations},
+        "spec": spec,
+    }
+
+
+@pytest.mark.parametrize("kind", [JOBS, BATCH_JOBS, PYTORCH_JOBS, PODGROUPS])
+async def test_the_maximum_of_a_queue_holds_for_jobs_of_all_kinds(
+    server: Server, kind: Resource
+) -> None:
+    await server.create(QUEUES.path(), annotated(named("q"), max_time_limit="1h30m"))
+    path = kind.path("default")
+
+    async def is_denied() -> bool:
+        body = in_queue(kind, "91m")
+        return "queue `q` permits at most 1h30m" in await refusal(server, "POST", path, body)
+
+    await wait_until_true(is_denied)
+    assert await refusal(server, "POST", path, in_queue(kind, "90m")) == ""
+    assert await refusal(server, "POST", path, in_queue(kind)) == ""
+    if kind == PODGROUPS:
+        return
+    await server.create(path, in_queue(kind, "90m"))
+    path = kind.path("default", "limited")
+    for limit, text in (("2h", "permits at most 1h30m"), (None, "permits at most"), ("1h", "")):
+        patch = {"metadata": {"annotations": {"batholith.io/time-limit": limit}}}
+        found = await refusal(server, "PATCH", path, patch)
+        assert (text in found, bool(found)) == (True, bool(text)), found
+
+
+@pytest.mark.parametrize("kind", [BATCH_JOBS, PYTORCH_JOBS])
+async def test_the_maximum_of_a_queue_holds_for_deadlines(server: Server, kind: Resource) -> None:
+    await server.create(QUEUES.path(), annotated(named("q"), max_time_limit="90m"))
+    path = kind.path("default")
+    text = "activeDeadlineSeconds: Invalid value: 5401: queue `q` permits at most 90m"
+
+    async def is_denied() -> bool:
+        return text in await refusal(server, "POST", path, in_queue(kind, seconds=5401))
+
+    await wait_until_true(is_denied)
+    assert await refusal(server, "POST", path, in_queue(kind, seconds=5400)) == ""
+    assert await refusal(server, "POST", path, in_queue(kind, "1h", seconds=5401)) == ""
 
 
 async def test_a_queue_that_is_closed_takes_nothing(server: Server) -> None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from support.examples import examples
 from support.fair_share import CONFIGURATION, START, FairWorld, annotated_queue
@@ -16,6 +17,7 @@ from batholith.machinery.testing import FakeClock
 from batholith.model import times
 from batholith.model.budgets import Budget, budget_of, budget_problems
 from batholith.model.meta import ObjectMeta
+from batholith.model.names import TIME_LIMIT
 from batholith.model.queue import Queue
 from batholith.scheduler.metrics import SchedulerMetrics
 from batholith.scheduler.state.core_types import PriorityClass
@@ -220,6 +222,23 @@ def test_start_of_a_gang_that_waits_for_a_budget_is_not_planned() -> None:
     assert plan.reservations.keys() == set()
     world.submit("long", queue="other", cpu=2, limit="100h")
     assert world.cycle() == ["long"]
+
+
+def test_start_of_a_gang_that_is_not_admitted_and_waits_for_a_budget_is_not_estimated() -> None:
+    text = CONFIGURATION + ("configurations:\n- name: allocate\n  arguments: {backfilling: easy}\n")
+    world = FairWorld(text)
+    world.upsert(limited())
+    world.submit("g", cpu=2, limit="3h")
+    assert world.cycle() == ["g"]
+    world.advance(HOUR)
+    new = podgroup("h", 1, phase="Pending", resources={"cpu": 1})
+    metadata = replace(new.metadata, annotations={TIME_LIMIT: "1h"})
+    world.upsert(replace(new, metadata=metadata))
+    world.run()
+    gang = world.cluster.gangs["ns/h"]
+    assert gang.diagnosis is not None
+    assert gang.diagnosis.reason == "BudgetExhausted"
+    assert gang.estimated_start is None
 
 
 # -- clocks and restarts ---------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 import random
 
-from scheduler.test_run_times import annotated, learn, run_time
-from support.scheduler import SchedulerWorld, node
+from scheduler.test_run_times import annotated, learn, run_time, running
+from support.planned_starts import backfilling
+from support.scheduler import SchedulerWorld, node, pod
 
 from batholith.model.run_times import Basis
 from batholith.scheduler.state.run_times.predictions import (
@@ -84,3 +85,25 @@ def test_gang_has_no_estimate_while_predictions_are_of_no_use() -> None:
     independent(world.cluster.run_times.predictions, 2 * COMPARED_RUNS)
     assert run_time(world, "g-2") == UNKNOWN
     assert run_time(world, "g-3") == RunTime(60.0, Basis.LIMIT)
+
+
+def test_no_start_is_planned_while_predictions_are_of_no_use() -> None:
+    world = SchedulerWorld(backfilling())
+    world.upsert(node("n", cpu=4))
+    learn(world, "g-1", 40)
+    world.upsert(annotated("g-2"), running("g-2-0", "g-2", 120, cpu=2))
+    world.upsert(annotated("g-3"), pod("g-3-0", "g-3", cpu=4))
+    world.upsert(annotated("g-4"), pod("g-4-0", "g-4", cpu=2))
+    assert world.schedule() == {}, "g-4 would delay the planned start"
+    plan, gang = world.core.caches.start_plan, world.cluster.gangs["ns/g-3"]
+    assert plan.reservations.keys() == {"ns/g-3"}
+    assert gang.estimated_start is not None
+
+    independent(world.cluster.run_times.predictions, 2 * COMPARED_RUNS)
+    assert world.schedule() == {"g-4-0": "n"}
+    assert plan.reservations.keys() == set()
+    assert gang.estimated_start is None
+
+    world.upsert(annotated("g-5", time_limit="1h"), pod("g-5-0", "g-5", cpu=1))
+    world.schedule()
+    assert plan.reservations, "the run time of one gang is known"

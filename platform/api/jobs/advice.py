@@ -262,7 +262,7 @@ def _of_nodes(found: Explanation, summary: str) -> Advice:
 
 def _wait_for_others(found: Explanation) -> str:
     start = found.start
-    if start is not None and start.earliest is not None:
+    if start is not None and start.is_known and start.earliest is not None:
         probable = start.expected or start.earliest
         when = probable.isoformat(timespec="seconds").replace("+00:00", "Z")
         return f"wait: it is expected to start at {when} (by {start.basis}), or ask for less"

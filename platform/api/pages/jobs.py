@@ -129,8 +129,9 @@ async def _waits(page: Page, jobs: Sequence[JobSummary], namespace: str) -> dict
 def _wait_texts(wait: Explanation) -> Iterator[str]:
     if wait.queue.position is not None:
         yield f"{wait.queue.position} of {wait.queue.waiting}"
-    if wait.start is not None and wait.start.earliest is not None:
-        yield f"starts from {timestamp(wait.start.earliest)} UTC"
+    start = wait.start
+    if start is not None and start.is_known and start.earliest is not None:
+        yield f"starts from {timestamp(start.earliest)} UTC"
 
 
 async def command_jobs(page: Page) -> Response:

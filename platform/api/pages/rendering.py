@@ -90,6 +90,8 @@ def amount(value: float, resource: str) -> str:
 
 def planned_start(start: PlannedStart) -> str:
     """Return when a job is expected to start, and from what that is known."""
+    if not start.is_known:
+        return "not known: it waits for jobs whose end is not known"
     latest = f", at the latest {timestamp(start.latest)}" if start.latest is not None else ""
     expected = f", probably {timestamp(start.expected)}" if start.expected is not None else ""
     return f"{timestamp(start.earliest)}{expected}{latest} UTC (by {start.basis})"

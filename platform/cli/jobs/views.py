@@ -57,7 +57,8 @@ def _position(wait: "Explanation | None") -> str | None:
 
 
 def _start(wait: "Explanation | None") -> str | None:
-    return None if wait is None or wait.start is None else iso(wait.start.earliest)
+    start = None if wait is None else wait.start
+    return iso(start.expected or start.earliest) if start is not None and start.is_known else None
 
 
 POD_COLUMNS: "list[Column[PodSummary]]" = [
@@ -149,6 +150,8 @@ def explanation_fields(
 
 def start_text(start: "PlannedStart") -> str:
     """Return when a job is expected to start, and from what that is known."""
+    if not start.is_known:
+        return "not known: it waits for jobs whose end is not known"
     until = f", at the latest {iso(start.latest)}" if start.latest is not None else ""
     expected = f", probably {iso(start.expected)}" if start.expected is not None else ""
     return f"expected {iso(start.earliest)}{expected}{until} (by {start.basis})"

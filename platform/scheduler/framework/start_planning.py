@@ -107,6 +107,8 @@ class StartPlanning:
             for key in [each for each in known if each not in self._cache.pending_gangs]:
                 del known[key]
         self._plan.errors.forget_others(self._cache.gangs)
+        if self._plan and not self._knows_run_times:
+            self._forget_reservations()
         if not self._plan or self._is_unchanged():
             return
         self._begin()
@@ -115,6 +117,22 @@ class StartPlanning:
             gang = self._cache.gangs[each.waiting.key]
             if each.start <= self._cache.cycle_time and gang.unschedulable_group is not None:
                 self._cache.scheduling_queue.activate(gang, TIMER)
+
+    @property
+    def _knows_run_times(self) -> bool:
+        """Whether the run time of any gang has been known, by a prediction only as long as these
+        are of use."""
+        predictions = self._cache.run_times.predictions
+        is_predicted = self._plan.has_predictions and predictions.usefulness.is_given
+        return self._plan.has_estimates or is_predicted
+
+    def _forget_reservations(self) -> None:
+        for key in self._plan.reservations:
+            if key in self._cache.gangs:
+                self._estimate(self._cache.gangs[key], None)
+        self._plan.reservations.clear()
+        self._plan.version += 1
+        self._publish()
 
     def _is_unchanged(self) -> bool:
         """Return whether no gang is to be tried and the plan would stay as it is."""
@@ -263,7 +281,7 @@ class StartPlanning:
                 rejected.setdefault(name, []).append((self._session.job_order(gang), gang))
         found: list[tuple[OrderKey, Gang]] = []
         for members in rejected.values():
-            pending = (each for each in members if each[1].is_pending and each[1].podgroup)
+            pending = (each for each in members if _is_estimated_before_admission(each[1]))
             found += nsmallest(self._options.depth, pending, key=lambda member: member[0])
         return sorted(found, key=lambda member: member[0])
 
@@ -532,12 +550,12 @@ class StartPlanning:
         if gang.key in self._plan.reservations:
             self._begin()
             self._plan.postpone(gang.key)
-        elif self._plan.has_estimates and self._is_wanted(gang):
+        elif self._knows_run_times and self._is_wanted(gang):
             self._reserve(gang)
 
     def reserve_before(self, queue: QueueInfo, order: OrderKey) -> None:
         """Plan the starts of the gangs of *queue* that precede *order* and are not tried now."""
-        if not self.is_on or not self._plan.has_estimates:
+        if not self.is_on or not self._knows_run_times:
             return
         if not len(self._cache.scheduling_queue) or not self.can_reserve(queue.name):
             return
@@ -578,7 +596,7 @@ class StartPlanning:
 
     def can_reserve(self, queue_name: str) -> bool:
         """Return whether another gang of a queue may get a reservation."""
-        if not self.is_on or not self._plan.has_estimates:
+        if not self.is_on or not self._knows_run_times:
             return False
         is_first = all(each.waiting.queue != queue_name for each in self._plan)
         if self._options.mode is Mode.EASY:
@@ -643,14 +661,19 @@ class StartPlanning:
         if gang.predicted_pattern is not None:
             gang.estimated_seconds = run_times.predictions.of_pattern(gang.predicted_pattern)
         seconds = gang.estimated_seconds
-        self._plan.has_estimates |= seconds is not None
-        return math.inf if seconds is None else seconds
+        if seconds is None:
+            return math.inf
+        if gang.is_predicted:
+            self._plan.has_predictions = True
+        else:
+            self._plan.has_estimates = True
+        return seconds
 
     def _set_duration(self, gang: Gang) -> None:
         now, run_times = self._cache.cycle_time, self._cache.run_times
         seconds, basis = run_times.of(gang)
-        is_predicted = seconds is None or basis is Basis.PREDICTION
-        if is_predicted and run_times.started_at(gang) is None:
+        gang.is_predicted = seconds is None or basis is Basis.PREDICTION
+        if gang.is_predicted and run_times.started_at(gang) is None:
             gang.predicted_pattern = pattern_of(gang)
             return
         gang.predicted_pattern = None
@@ -801,3 +824,10 @@ class StartPlanning:
         ends, freed = self._freed[queue_name]
         until: IntVector = freed[:, np.searchsorted(ends, time, side="right")]
         return until
+
+
+def _is_estimated_before_admission(gang: Gang) -> bool:
+    """Return whether the start of *gang* may be estimated although it is not admitted to its queue:
+    not while its queue has used its budget, which no estimate considers."""
+    waits_for_budget = gang.diagnosis is not None and gang.diagnosis.budget is not None
+    return gang.is_pending and gang.podgroup is not None and not waits_for_budget

@@ -131,7 +131,9 @@ class StartPlan:
         self.next_due = -math.inf
         """When it is to be planned again although nothing changes, as Unix time."""
         self.has_estimates = False
-        """Whether any gang had an expected run time."""
+        """Whether any gang had a limit or an estimate."""
+        self.has_predictions = False
+        """Whether any gang had a prediction."""
         self.waiting_since: dict[str, float] = {}
         """When gangs were first to get a reservation, as Unix time, by their keys."""
         self.errors = StartErrors()

@@ -373,6 +373,8 @@ class Gang:
     """The versions of the gang and of the queues."""
     predicted_pattern: tuple[str, str, str] | None = None
     """Queue, user and name pattern, if former gangs decide for how long it is expected to run."""
+    is_predicted = False
+    """Whether that is a prediction, also of a gang that runs."""
     borrowable = 0.0
     """By how much its queue may exceed what it deserves with it, as a fraction of that, as of its
     last attempt."""
