@@ -22,6 +22,7 @@ from ..kube.private_files import read_private, write_private
 from ..local.agent.runtime.groups import map_group
 from ..local.agent.settings import node_name
 from ..local.agent.volumes.host_dirs import HostDir
+from ..local.network.machine_lock import lock_machine
 from ..local.network.node_namespace import HOLDER, NodeNamespace
 from ..local.network.resolvers import choose_dns_address
 from ..local.supervisor import kubeconfig, pki, tokens
@@ -119,12 +120,14 @@ class EmbeddedCluster:
         self._admin_token = self._sign_in_code = self._join_token = self._cluster_dns = ""
         self._node_namespace: NodeNamespace | None = None
         self._service_socket: socket.socket | None = None
+        self._machine_lock: int | None = None
 
     def __enter__(self) -> Self:
         """Bind the sockets and write keys, tokens and kubeconfigs.
 
         Raises:
-            OSError: the requested port is in use, or a file cannot be used.
+            OSError: the requested port is in use, a file cannot be used, or another cluster has the
+                network of the machine.
         """
         options = self._options
         if self._data.node_json.exists():
@@ -133,6 +136,7 @@ class EmbeddedCluster:
                 "another --data-dir, or start the node with `batholith join`"
             )
         with ExitStack() as opened:
+            self._lock_machine(opened)
             take_start_space(self._data)
             last = _read_ports(self._data)
             self._api_socket = self._bind(
@@ -186,6 +190,8 @@ class EmbeddedCluster:
         for listener in (self._local_socket, self._network_socket, self._service_socket):
             if listener is not None:
                 listener.close()
+        if self._machine_lock is not None:
+            os.close(self._machine_lock)
 
     def supervisor(self) -> Supervisor:
         """Create the supervisor, with components in start order."""
@@ -264,6 +270,11 @@ class EmbeddedCluster:
             f"  batholith join {self._join_token}",
             "",
         ]
+
+    def _lock_machine(self, opened: ExitStack) -> None:
+        if self._options.pod_network is PodNetwork.NAMESPACES and os.geteuid() == 0:
+            self._machine_lock = lock_machine(self._data.root)
+            opened.callback(os.close, self._machine_lock)
 
     def _bind_network(self) -> socket.socket | None:
         """Listen where other machines may join.
