@@ -7,7 +7,7 @@ from uuid import uuid4
 import msgspec
 
 from ....model.meta import ObjectMeta
-from ..core_types import NodeSelector
+from ....model.node_selectors import NodeSelector
 from ..devices.allocator import MAX_RESULTS, ClaimAllocation
 from ..devices.available_devices import AvailableDevices
 from ..devices.requests import decode, encode
