@@ -13,6 +13,8 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 import typer
 
+from ...model import durations
+
 T = TypeVar("T")
 
 GAP = "  "
@@ -147,12 +149,8 @@ def cell_text(value: object) -> str:
 
 
 def duration_text(duration: timedelta) -> str:
-    """Return a duration as kubectl shows ages: ``45s``, ``12m``, ``5h``, ``3d``."""
-    seconds = max(int(duration.total_seconds()), 0)
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
+    """Return a duration as kubectl shows ages."""
+    return durations.human(max(duration.total_seconds(), 0))
 
 
 def show(
