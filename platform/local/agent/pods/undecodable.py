@@ -8,11 +8,12 @@ from collections.abc import Callable, Container
 from ....kube.client.client import Client, PatchType
 from ....kube.errors import ApiError, NotFoundError
 from ....machinery.clock import Clock
+from ....model.base import ApiStruct
 from ....model.log_fields import object_fields
 from ....model.meta import ObjectMeta
 from ....model.names import PODS
 from ..retry import retry_until_done
-from ..state.core_types import ApiStruct, Pod
+from ..state.core_types import Pod
 from ..status_writes import status_patch
 from .status_manager import confirm_deletion
 
