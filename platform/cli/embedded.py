@@ -120,7 +120,6 @@ class EmbeddedCluster:
         self._admin_token = self._sign_in_code = self._join_token = self._cluster_dns = ""
         self._node_namespace: NodeNamespace | None = None
         self._service_socket: socket.socket | None = None
-        self._machine_lock: int | None = None
 
     def __enter__(self) -> Self:
         """Bind the sockets and write keys, tokens and kubeconfigs.
@@ -136,25 +135,10 @@ class EmbeddedCluster:
                 "another --data-dir, or start the node with `batholith join`"
             )
         with ExitStack() as opened:
-            self._lock_machine(opened)
+            if options.pod_network is PodNetwork.NAMESPACES and os.geteuid() == 0:
+                opened.callback(os.close, lock_machine(self._data.root))
             take_start_space(self._data)
-            last = _read_ports(self._data)
-            self._api_socket = self._bind(
-                "Kubernetes API", options.port, API_PORT, last=last.kubernetes
-            )
-            opened.callback(self._api_socket.close)
-            self._rest_socket = self._bind("REST API", options.api_port, REST_PORT, last=last.rest)
-            opened.callback(self._rest_socket.close)
-            self._network_socket = self._bind_network()
-            if self._network_socket is not None:
-                opened.callback(self._network_socket.close)
-            self._local_socket = listen_locally(self._data.api_socket)
-            if self._local_socket is not None:
-                opened.callback(self._local_socket.close)
-            if options.pod_network is PodNetwork.HOST and options.network is None:
-                self._service_socket = listen_as_service(self._data.root)
-            if self._service_socket is not None:
-                opened.callback(self._service_socket.close)
+            self._listen(opened)
             self.api_url = f"https://{LOOPBACK}:{self._api_socket.getsockname()[1]}"
             self.rest_url = f"http://{LOOPBACK}:{self._rest_socket.getsockname()[1]}"
             self._write_credentials()
@@ -166,12 +150,13 @@ class EmbeddedCluster:
             write_private(self._data.ports, msgspec.json.encode(self._ports()))
             if options.pod_network is PodNetwork.NAMESPACES and os.geteuid() != 0:
                 self._node_namespace = NodeNamespace(map_group=map_group)
+                opened.callback(self._node_namespace.close)
             self._cluster_dns = choose_dns_address(
                 options.pod_network.ranges,
                 self._data.root,
                 own_network=self._node_namespace is not None,
             )
-            opened.pop_all()
+            self._opened = opened.pop_all()
         if not options.simulate:
             self.notices += isolation_warnings()
         return self
@@ -183,21 +168,30 @@ class EmbeddedCluster:
         trace: TracebackType | None,
     ) -> None:
         """Close the sockets, and remove the network."""
-        if self._node_namespace is not None:
-            self._node_namespace.close()
-        self._api_socket.close()
-        self._rest_socket.close()
-        for listener in (self._local_socket, self._network_socket, self._service_socket):
+        self._opened.close()
+
+    def _listen(self, opened: ExitStack) -> None:
+        """Listen for the components; *opened* closes the sockets."""
+        options, last = self._options, _read_ports(self._data)
+        self._api_socket = opened.enter_context(
+            self._bind("Kubernetes API", options.port, API_PORT, last=last.kubernetes)
+        )
+        self._rest_socket = opened.enter_context(
+            self._bind("REST API", options.api_port, REST_PORT, last=last.rest)
+        )
+        self._network_socket = self._bind_network()
+        self._local_socket = listen_locally(self._data.api_socket)
+        if options.pod_network is PodNetwork.HOST and options.network is None:
+            self._service_socket = listen_as_service(self._data.root)
+        for listener in (self._network_socket, self._local_socket, self._service_socket):
             if listener is not None:
-                listener.close()
-        if self._machine_lock is not None:
-            os.close(self._machine_lock)
+                opened.enter_context(listener)
 
     def supervisor(self) -> Supervisor:
         """Create the supervisor, with components in start order."""
         return Supervisor(
             self._data,
-            [*self._pasta(), *self._components()],
+            [*self._pasta(), *self.components()],
             program=[sys.executable, "-m", "batholith.cli"],
             version=metadata.version("batholith"),
             ports=msgspec.structs.asdict(self._ports()),
@@ -271,11 +265,6 @@ class EmbeddedCluster:
             "",
         ]
 
-    def _lock_machine(self, opened: ExitStack) -> None:
-        if self._options.pod_network is PodNetwork.NAMESPACES and os.geteuid() == 0:
-            self._machine_lock = lock_machine(self._data.root)
-            opened.callback(os.close, self._machine_lock)
-
     def _bind_network(self) -> socket.socket | None:
         """Listen where other machines may join.
 
@@ -342,7 +331,8 @@ class EmbeddedCluster:
             )
             kubeconfig.write(path, access)
 
-    def _components(self) -> list[ComponentSpec]:
+    def components(self) -> list[ComponentSpec]:
+        """Return the components in start order, without pasta."""
         data, options, rest = str(self._data.root), self._options, self._rest_socket.fileno()
         listeners = [self._api_socket.fileno()]
         pages = ["--pages", "--sign-in-file", str(self._data.sign_in)] if options.pages else []

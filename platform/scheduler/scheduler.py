@@ -210,7 +210,8 @@ class Scheduler:
         self._metrics = SchedulerMetrics(self._settings.registry, clock=self._clock)
         self.cycle_runner = self._new_cycle_runner(loaded)
         self._time_limit = CycleTimeLimit(self._clock, self._settings.max_cycle_seconds)
-        self._events: list[CacheEvent] = []
+        self.pending_events: list[CacheEvent] = []
+        """Changes that the next cycle applies to the cache."""
         self._published: set[ClusterEvent] = set()
         self._wake = asyncio.Event()
         self.simulations = Simulations(self._clock, self._wake.set)
@@ -470,7 +471,7 @@ class Scheduler:
             framework = Framework(loaded.tiers, self._publish_from_thread)
             self.cycle_runner.configure(framework, loaded.actions)
             if (framework.pod_fields, framework.default_spread) != before:
-                self._events += map(DeclarationsChanged, self._pod_informer)
+                self.pending_events += map(DeclarationsChanged, self._pod_informer)
             self._node_metrics.set_source(loaded.metrics_source)
             self._set_disabled_plugins(loaded)
             self.cache.scheduling_queue.publish(ANY)
@@ -510,18 +511,18 @@ class Scheduler:
         self._enqueue_event(Recheck(key))
 
     def _enqueue_event(self, event: CacheEvent) -> None:
-        self._events.append(event)
+        self.pending_events.append(event)
         self._wake.set()
 
     async def _apply_events(self) -> None:
         while self._published:
             self.cache.scheduling_queue.publish(self._published.pop())
         if self._pod_owners is not None:
-            self._events += self._pod_owners.pop_events(self._pod_informer)
-        while self._events:
-            events, self._events = (
-                self._events[:_EVENT_BATCH_SIZE],
-                self._events[_EVENT_BATCH_SIZE:],
+            self.pending_events += self._pod_owners.pop_events(self._pod_informer)
+        while self.pending_events:
+            events, self.pending_events = (
+                self.pending_events[:_EVENT_BATCH_SIZE],
+                self.pending_events[_EVENT_BATCH_SIZE:],
             )
             for event in events:
                 try:

@@ -412,7 +412,7 @@ async def has_lines(cluster: AgentCluster, count: int) -> bool:
 
 def test_a_set_up_that_was_interrupted_is_completed(network: NamespaceNetwork) -> None:
     network.set_up("u", "198.18.7.7")
-    link = network._link("u")
+    link = network.link("u")
     for damage in (
         ("ip", "route", "del", "198.18.7.7/32", "dev", link),
         ("ip", "link", "del", link),
@@ -422,7 +422,7 @@ def test_a_set_up_that_was_interrupted_is_completed(network: NamespaceNetwork) -
         network.set_up("u", "198.18.7.7")
         with network.enter("u", lambda: open("/proc/thread-self/net/dev")) as file:
             assert "eth0" in file.read()
-        assert namespaces._has_route("198.18.7.7", link)
+        assert namespaces.has_route("198.18.7.7", link)
     network.remove_others(["u"])
     assert os.path.exists(network.path("u"))
     network.remove_others([])

@@ -263,4 +263,4 @@ def test_sysctls_of_the_network_are_set_in_that_of_the_pod(network: NamespaceNet
     assert file.read_text() == before
     with pytest.raises(OSError, match="sysctl net/ipv4/tcp_fin_timeout cannot be 'x'"):
         network.set_up("v", "198.18.9.10", [("net/ipv4/tcp_fin_timeout", "x")])
-    assert not namespaces._has_route("198.18.9.10", network._link("v"))
+    assert not namespaces.has_route("198.18.9.10", network.link("v"))
