@@ -99,6 +99,10 @@ _BATCH_DELAY = 0.05
 """Seconds for which events are collected before a cycle while the change rate is high, so that one
 cycle handles several."""
 
+_MAX_STATUS_WRITES_IN_FLIGHT = 64
+"""Concurrent status writes, among them admissions. With fewer than the writes of the job
+controller, a busy API server serves those first, and gangs wait for their admission."""
+
 _EVICTION_RETRY_DELAY = 300.0
 """Seconds for which a pod whose eviction was refused is not chosen again."""
 
@@ -141,20 +145,12 @@ class SchedulerSettings:
     max_bindings_in_flight: int = 64
     """Concurrent bindings, and concurrent removals of gates."""
 
-    max_status_writes_in_flight: int = 64
-    """Concurrent status writes, among them admissions. With fewer than the writes of the job
-    controller, a busy API server serves those first, and gangs wait for their admission."""
-
     stranded_gang_timeout: float = DEFAULT_TIMEOUT
     """Seconds after which the bound members of a gang that was never complete are evicted."""
 
     inline_cycle_max_tasks: int = 200
     """Pending tasks up to which a cycle runs on the event loop: it takes a few milliseconds at most
     then, and a thread would cost as much again in switching."""
-
-    max_cycle_seconds: float = 0.05
-    """Time after which a cycle leaves the rest to the next, so that results are published and
-    events are applied; see :class:`.CycleTimeLimit`."""
 
     write_intervals: WriteIntervals = field(default_factory=WriteIntervals)
     """How often statuses are written."""
@@ -209,7 +205,7 @@ class Scheduler:
         self.kept_entries = kept_entries(self.cache, self._clock)
         self._metrics = SchedulerMetrics(self._settings.registry, clock=self._clock)
         self.cycle_runner = self._new_cycle_runner(loaded)
-        self._time_limit = CycleTimeLimit(self._clock, self._settings.max_cycle_seconds)
+        self._time_limit = CycleTimeLimit(self._clock)
         self.pending_events: list[CacheEvent] = []
         """Changes that the next cycle applies to the cache."""
         self._published: set[ClusterEvent] = set()
@@ -281,7 +277,7 @@ class Scheduler:
             recorder=recorder,
             clock=self._clock,
             pod_versions=self._pod_versions,
-            max_in_flight=self._settings.max_status_writes_in_flight,
+            max_in_flight=_MAX_STATUS_WRITES_IN_FLIGHT,
             write_intervals=self._settings.write_intervals,
             change_rate=self._change_rate,
         )

@@ -334,7 +334,6 @@ class RealNode:
         server = AgentServer(access, self._clock, access, self)
         listening = server.running(
             files,
-            port=settings.listen_port,
             host=self._address,
             limits=settings.limits,
             metrics=settings.listener_metrics,
