@@ -154,12 +154,7 @@ def duration_text(duration: timedelta) -> str:
 
 
 def show(
-    rows: Sequence[T],
-    columns: Sequence[Column[T]],
-    output: Output,
-    *,
-    name: Callable[[T], str],
-    data: Callable[[T], object] = lambda row: row,
+    rows: Sequence[T], columns: Sequence[Column[T]], output: Output, *, name: Callable[[T], str]
 ) -> None:
     """Print a list."""
     match output:
@@ -168,7 +163,7 @@ def show(
         case Output.CSV:
             emit([csv_text(rows, columns)])
         case Output.JSON | Output.YAML:
-            show_data([data(row) for row in rows], output)
+            show_data(rows, output)
         case _:
             emit(Table(columns, wide=output is Output.WIDE).lines(rows))
 
