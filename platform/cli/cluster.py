@@ -427,7 +427,8 @@ def _await_ready(data: DataDir, child: int, log_file: Path, *, name: str) -> Non
         text = "stopping"
     elif not (exited and text):
         unready = "" if exited else unready_components(data)
-        text = f"{text}\n{unready}\nbatholith {name}: not ready; see {data.logs}".lstrip()
+        last = f"batholith {name}: not ready; see {data.logs}"
+        text = "\n".join(filter(None, (text, unready, last)))
     typer.echo(text, err=True)
     if not exited:
         _stop_supervisor(data, child)

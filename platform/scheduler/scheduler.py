@@ -206,8 +206,7 @@ class Scheduler:
         self._metrics = SchedulerMetrics(self._settings.registry, clock=self._clock)
         self.cycle_runner = self._new_cycle_runner(loaded)
         self._time_limit = CycleTimeLimit(self._clock)
-        self.pending_events: list[CacheEvent] = []
-        """Changes that the next cycle applies to the cache."""
+        self.pending_events: list[CacheEvent] = []  # the next cycle applies them to the cache
         self._published: set[ClusterEvent] = set()
         self._wake = asyncio.Event()
         self.simulations = Simulations(self._clock, self._wake.set)
