@@ -11,7 +11,7 @@ from typing import Any
 from ..kube.client.client import Client
 from ..kube.informer.informer import Informer
 from ..kube.supervision import supervise
-from ..machinery.clock import Clock, SystemClock
+from ..machinery.clock import SystemClock
 from ..machinery.served import INTERVAL, ServedResources, run_while
 from ..model.meta import ObjectMeta
 from ..model.names import DEFAULT_QUEUE, PODGROUPS, QUEUES
@@ -94,16 +94,12 @@ class KindCache:
 class Caches:
     """The informers that routes, streams and the recorder share."""
 
-    def __init__(
-        self, client: Client, *, clock: Clock | None = None, scope: CacheScope = EVERYTHING
-    ) -> None:
+    def __init__(self, client: Client, *, scope: CacheScope = EVERYTHING) -> None:
         """Read what *scope* selects through *client*."""
         self.scope = scope
         namespace = scope.namespace
         optional = [kind.resource for kind in KINDS.values() if not kind.is_volcano]
-        self._served = ServedResources(
-            client, optional, clock=clock or SystemClock(), interval=INTERVAL
-        )
+        self._served = ServedResources(client, optional, clock=SystemClock(), interval=INTERVAL)
         self.jobs = Informer(
             client, VOLCANO.resource, CachedJob, transform=without_manifest, namespace=namespace
         )

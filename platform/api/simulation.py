@@ -51,14 +51,14 @@ _CONNECT_TIMEOUT = 1.0
 """Seconds to connect: from outside a cluster its addresses lead nowhere."""
 
 _QUESTION_TIMEOUT = 3.0
-"""Seconds for the scheduler to respond to questions: what it knows is part of responses
-that are useful without."""
+"""Seconds for the scheduler to respond to a question; what it knows is part of responses that are
+useful without it."""
 
 _RESPONSE_TTL = 5.0
-"""Seconds for which such a response is kept."""
+"""Seconds for which a response of the scheduler to a question is cached."""
 
-_RESPONSES = 256
-"""Number of them that are cached."""
+_MAX_RESPONSES = 256
+"""Maximum number of cached responses."""
 
 _RETRY_AFTER = 5.0
 
@@ -74,7 +74,9 @@ class SchedulerSimulations:
         """Ask the scheduler of *namespace*; *client* acts with the account of the REST API."""
         self._client = client
         self._namespace = namespace
-        self._responses: ExpiringCache[tuple[str, bytes], bytes] = ExpiringCache(_RESPONSES, clock)
+        self._responses: ExpiringCache[tuple[str, bytes], bytes] = ExpiringCache(
+            _MAX_RESPONSES, clock
+        )
         self._questions: SingleFlight[tuple[str, bytes], bytes] = SingleFlight()
 
     async def simulate(self, job: bytes) -> SimulationResult:

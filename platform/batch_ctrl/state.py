@@ -24,7 +24,7 @@ class Unconfirmed:
 
 
 class _ParsedIndexes(NamedTuple):
-    """A text of indexes, which mostly is what this controller has written, and its meaning."""
+    """Indexes as a status contains them, mostly as this controller has written them, and parsed."""
 
     text: str = ""
     completions: int = 0

@@ -29,6 +29,7 @@ from ..local.supervisor.supervisor import (
     UpState,
     kill_orphans,
     read_state,
+    unready_components,
 )
 from ..model.bootstrap_tokens import parse_address
 from ..model.job_size import MAX_PODS
@@ -425,7 +426,9 @@ def _await_ready(data: DataDir, child: int, log_file: Path, *, name: str) -> Non
     if received:
         text = "stopping"
     elif not (exited and text):
-        text = f"{text}\nbatholith {name}: not ready; see {data.logs}".lstrip()
+        unready = "" if exited else unready_components(data)
+        last = f"batholith {name}: not ready; see {data.logs}"
+        text = "\n".join(filter(None, (text, unready, last)))
     typer.echo(text, err=True)
     if not exited:
         _stop_supervisor(data, child)

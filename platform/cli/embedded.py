@@ -22,6 +22,7 @@ from ..kube.private_files import read_private, write_private
 from ..local.agent.runtime.groups import map_group
 from ..local.agent.settings import node_name
 from ..local.agent.volumes.host_dirs import HostDir
+from ..local.network.machine_lock import lock_machine
 from ..local.network.node_namespace import HOLDER, NodeNamespace
 from ..local.network.resolvers import choose_dns_address
 from ..local.supervisor import kubeconfig, pki, tokens
@@ -124,7 +125,8 @@ class EmbeddedCluster:
         """Bind the sockets and write keys, tokens and kubeconfigs.
 
         Raises:
-            OSError: the requested port is in use, or a file cannot be used.
+            OSError: the requested port is in use, a file cannot be used, or another cluster has the
+                network of the machine.
         """
         options = self._options
         if self._data.node_json.exists():
@@ -133,24 +135,10 @@ class EmbeddedCluster:
                 "another --data-dir, or start the node with `batholith join`"
             )
         with ExitStack() as opened:
+            if options.pod_network is PodNetwork.NAMESPACES and os.geteuid() == 0:
+                opened.callback(os.close, lock_machine(self._data.root))
             take_start_space(self._data)
-            last = _read_ports(self._data)
-            self._api_socket = self._bind(
-                "Kubernetes API", options.port, API_PORT, last=last.kubernetes
-            )
-            opened.callback(self._api_socket.close)
-            self._rest_socket = self._bind("REST API", options.api_port, REST_PORT, last=last.rest)
-            opened.callback(self._rest_socket.close)
-            self._network_socket = self._bind_network()
-            if self._network_socket is not None:
-                opened.callback(self._network_socket.close)
-            self._local_socket = listen_locally(self._data.api_socket)
-            if self._local_socket is not None:
-                opened.callback(self._local_socket.close)
-            if options.pod_network is PodNetwork.HOST and options.network is None:
-                self._service_socket = listen_as_service(self._data.root)
-            if self._service_socket is not None:
-                opened.callback(self._service_socket.close)
+            self._listen(opened)
             self.api_url = f"https://{LOOPBACK}:{self._api_socket.getsockname()[1]}"
             self.rest_url = f"http://{LOOPBACK}:{self._rest_socket.getsockname()[1]}"
             self._write_credentials()
@@ -162,12 +150,13 @@ class EmbeddedCluster:
             write_private(self._data.ports, msgspec.json.encode(self._ports()))
             if options.pod_network is PodNetwork.NAMESPACES and os.geteuid() != 0:
                 self._node_namespace = NodeNamespace(map_group=map_group)
+                opened.callback(self._node_namespace.close)
             self._cluster_dns = choose_dns_address(
                 options.pod_network.ranges,
                 self._data.root,
                 own_network=self._node_namespace is not None,
             )
-            opened.pop_all()
+            self._opened = opened.pop_all()
         if not options.simulate:
             self.notices += isolation_warnings()
         return self
@@ -179,19 +168,30 @@ class EmbeddedCluster:
         trace: TracebackType | None,
     ) -> None:
         """Close the sockets, and remove the network."""
-        if self._node_namespace is not None:
-            self._node_namespace.close()
-        self._api_socket.close()
-        self._rest_socket.close()
-        for listener in (self._local_socket, self._network_socket, self._service_socket):
+        self._opened.close()
+
+    def _listen(self, opened: ExitStack) -> None:
+        """Listen for the components; *opened* closes the sockets."""
+        options, last = self._options, _read_ports(self._data)
+        self._api_socket = opened.enter_context(
+            self._bind("Kubernetes API", options.port, API_PORT, last=last.kubernetes)
+        )
+        self._rest_socket = opened.enter_context(
+            self._bind("REST API", options.api_port, REST_PORT, last=last.rest)
+        )
+        self._network_socket = self._bind_network()
+        self._local_socket = listen_locally(self._data.api_socket)
+        if options.pod_network is PodNetwork.HOST and options.network is None:
+            self._service_socket = listen_as_service(self._data.root)
+        for listener in (self._network_socket, self._local_socket, self._service_socket):
             if listener is not None:
-                listener.close()
+                opened.enter_context(listener)
 
     def supervisor(self) -> Supervisor:
         """Create the supervisor, with components in start order."""
         return Supervisor(
             self._data,
-            [*self._pasta(), *self._components()],
+            [*self._pasta(), *self.components()],
             program=[sys.executable, "-m", "batholith.cli"],
             version=metadata.version("batholith"),
             ports=msgspec.structs.asdict(self._ports()),
@@ -331,7 +331,8 @@ class EmbeddedCluster:
             )
             kubeconfig.write(path, access)
 
-    def _components(self) -> list[ComponentSpec]:
+    def components(self) -> list[ComponentSpec]:
+        """Return the components in start order, without pasta."""
         data, options, rest = str(self._data.root), self._options, self._rest_socket.fileno()
         listeners = [self._api_socket.fileno()]
         pages = ["--pages", "--sign-in-file", str(self._data.sign_in)] if options.pages else []

@@ -29,6 +29,12 @@ from .settings import FlowSettings
 
 log = logging.getLogger(__name__)
 
+_TIMEOUT = 2.0
+"""Seconds for one request."""
+
+_MAX_IN_FLIGHT = 32
+"""Concurrent requests to pods and lists of pods, of all flows together."""
+
 Request = Callable[[str], Awaitable[None]]
 """Sends one request to an address; raises RequestError if it fails."""
 
@@ -92,7 +98,7 @@ class Prober:
         self._clock = clock
         self._on_passed = on_passed
         self._network: Network = network or requests
-        self._limit = asyncio.Semaphore(settings.probe_concurrency)
+        self._limit = asyncio.Semaphore(_MAX_IN_FLIGHT)
         self._awaited: dict[str, tuple[AwaitedProbe, ...]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._closed = False
@@ -156,13 +162,12 @@ class Prober:
         return True
 
     def _requests(self, probe: AwaitedProbe, task: str) -> Iterator[Request]:
-        timeout = self._settings.probe_timeout
         for http in probe.http:
             if http.task_name in ("", task):
-                yield partial(self._network.http_get, probe=http, timeout=timeout)
+                yield partial(self._network.http_get, probe=http, timeout=_TIMEOUT)
         for tcp in probe.tcp:
             if tcp.task_name in ("", task):
-                yield partial(self._network.connect, port=tcp.port, timeout=timeout)
+                yield partial(self._network.connect, port=tcp.port, timeout=_TIMEOUT)
 
     async def _send(self, address: str, sent: Sequence[Request]) -> None:
         for request in sent:

@@ -13,11 +13,5 @@ class FlowSettings(ControllerSettings):
     probe_interval: float = 5.0
     """Seconds between two rounds of the requests that a flow waits for."""
 
-    probe_timeout: float = 2.0
-    """Seconds for one request."""
-
-    probe_concurrency: int = 32
-    """Concurrent requests to pods and lists of pods, of all flows together."""
-
     metrics: FlowMetrics = field(default_factory=lambda: FlowMetrics(None))
     """Counters that later controllers continue."""

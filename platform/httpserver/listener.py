@@ -185,7 +185,8 @@ class Listener(ABC):
         self._loop = asyncio.get_running_loop()
         self.time = time or self._loop.time
         self._max_connections = limits.max_connections
-        self._open: set[LimitedConnection] = set()
+        self.open: set[LimitedConnection] = set()
+        """Open connections."""
         self._sockets: dict[socket.socket, asyncio.TimerHandle | None] = {}
         """Listening sockets, with the timer of those whose accepting is suspended."""
         self._tls: dict[socket.socket, ssl.SSLContext | None] = {}
@@ -198,7 +199,7 @@ class Listener(ABC):
 
     def __len__(self) -> int:
         """Number of open connections."""
-        return len(self._open)
+        return len(self.open)
 
     def accepts(self, transport: asyncio.BaseTransport) -> bool:
         """Return whether a client may connect, whose certificate TLS has verified, if any."""
@@ -234,18 +235,18 @@ class Listener(ABC):
                 timer.cancel()
             listening_socket.close()
         self._sockets.clear()
-        for connection in list(self._open):
+        for connection in list(self.open):
             if connection.phase <= Phase.HEADER:
                 connection.abort()
 
     def abort_all(self) -> None:
         """Close all connections immediately."""
-        for connection in list(self._open):
+        for connection in list(self.open):
             connection.abort()
 
     def abort_stalled(self) -> None:
         """Close all connections whose client does not read its response."""
-        for connection in list(self._open):
+        for connection in list(self.open):
             if connection.stalled_since is not None:
                 connection.abort()
 
@@ -269,7 +270,7 @@ class Listener(ABC):
 
     def remove(self, connection: LimitedConnection) -> None:
         """Unregister a closed connection."""
-        self._open.discard(connection)
+        self.open.discard(connection)
         self.buffered_bytes -= connection.buffered_bytes
         connection.buffered_bytes = 0
 
@@ -279,7 +280,7 @@ class Listener(ABC):
         connection.buffered_bytes = size
         while self.buffered_bytes > self.limits.unfinished_bytes:
             victim = max(
-                self._open,
+                self.open,
                 key=lambda each: (each.buffered_bytes, -each.phase_started),
                 default=connection,
             )
@@ -327,7 +328,7 @@ class Listener(ABC):
 
     def _open_connection(self, accepted: socket.socket, tls: ssl.SSLContext | None) -> None:
         accepted.setblocking(False)
-        if len(self._open) >= self._max_connections:
+        if len(self.open) >= self._max_connections:
             self._log_rate_limited("too many connections", limit=self._max_connections)
             if not self._evict():
                 self.count_rejection("connections")
@@ -335,7 +336,7 @@ class Listener(ABC):
                 return
         connection = self.create_connection()
         connection.accepted_socket = accepted
-        self._open.add(connection)
+        self.open.add(connection)
         connection.handshake = self._loop.create_task(self._handshake(connection, tls))
         connection.handshake.add_done_callback(lambda _: self._on_handshake_done(connection))
 
@@ -363,7 +364,7 @@ class Listener(ABC):
 
     def _evict(self) -> bool:
         """Close the connection of the lowest value, if any may be closed; return whether."""
-        found = min(self._open, key=_eviction_order, default=None)
+        found = min(self.open, key=_eviction_order, default=None)
         if found is None or _eviction_order(found)[0] == _NOT_EVICTABLE:
             return False
         self.count_rejection("evicted")
@@ -382,7 +383,7 @@ class Listener(ABC):
         delay = self.time() - self._swept_at - self._sweep_interval
         if delay > SWEEP_INTERVAL:
             # The process was suspended: data that clients sent has not been read yet.
-            for connection in self._open:
+            for connection in self.open:
                 connection.deadline += delay
         self.sweep()
         self._schedule_sweep()
@@ -390,7 +391,7 @@ class Listener(ABC):
     def sweep(self) -> None:
         """Close connections past their deadline."""
         now = self.time()
-        for connection in list(self._open):
+        for connection in list(self.open):
             if now >= connection.deadline:
                 reason = connection.expire()
             elif now - _stall_start(connection, now) > self.limits.write_timeout:

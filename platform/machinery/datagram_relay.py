@@ -182,6 +182,7 @@ class DatagramRelay:
         listening.setblocking(False)
         # A response must have the address to which the client has sent.
         listening.setsockopt(socket.SOL_IP, _IP_PKTINFO, 1)
+        self.address = listening.getsockname()
         asyncio.get_running_loop().add_reader(listening, self._receive)
         self._socket = listening
 

@@ -35,12 +35,11 @@ class _Expectation:
 class Expectations:
     """Expected children by key. A child is a name or uid, so that two observations count once.
 
-    Each child expires *ttl* seconds after it was expected.
+    Each child expires `TTL` seconds after it was expected.
     """
 
-    def __init__(self, clock: Clock, *, ttl: float = TTL) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._ttl = ttl
         self._records: dict[str, dict[str, _Expectation]] = {}
         """Children by key, oldest first."""
 
@@ -103,7 +102,7 @@ class Expectations:
         unexpired: dict[str, _Expectation] = {}
         expired_count = 0
         for child, each in list(self._records.get(key, {}).items()):
-            if each.since + self._ttl > now:
+            if each.since + TTL > now:
                 unexpired[child] = each
             elif not each.uid:
                 self.observe(key, child)

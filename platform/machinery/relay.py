@@ -167,22 +167,40 @@ class Targets:
             self._affinity.set(client, target, until=now + self.affinity_seconds, now=now)
 
 
+class Connections:
+    """The open connections of all relays of a process, and the addresses at which these listen."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.opened: set[Side] = set()
+        """Those of relays that listen no more among them."""
+        self.listening: set[Address] = set()
+
+    def abort(self) -> None:
+        """Reset the connections of relays that have ended."""
+        for side in list(self.opened):
+            if side.transport is not None:
+                side.transport.abort()
+
+
 class Relay:
-    """Listens on one address and connects each client to one of the endpoints."""
+    """Listens on one address and connects each client to one of the endpoints.
+
+    An endpoint at which a relay of the same process listens gets no connection: it could be
+    relayed without end.
+    """
 
     def __init__(
         self,
         address: Address,
         *,
-        clock: Clock,
-        opened: set[Side],
+        connections: Connections,
         listen: Listen = socket.create_server,
     ) -> None:
-        """All connections are in *opened* as long as they are open."""
         self.address = address
+        self._connections = connections
         self._listen = listen
-        self._opened = opened
-        self._targets = Targets(clock)
+        self._targets = Targets(connections.clock)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -197,12 +215,15 @@ class Relay:
             OSError: the address is in use, or the port is privileged.
         """
         listener = self._listen(self.address, backlog=_BACKLOG)
+        self.address = listener.getsockname()
+        self._connections.listening.add(self.address)
         try:
             loop = asyncio.get_running_loop()
             self._server = await loop.create_server(
-                lambda: Side(self._opened, self._accept), sock=listener
+                lambda: Side(self._connections.opened, self._accept), sock=listener
             )
         except BaseException:
+            self._connections.listening.discard(self.address)
             listener.close()
             raise
 
@@ -210,6 +231,8 @@ class Relay:
         """Listen no more; connections stay until one of their ends closes them."""
         if self._server is not None:
             self._server.close()
+            self._server = None
+            self._connections.listening.discard(self.address)
 
     async def abort(self) -> None:
         """Listen no more, and connect no more clients."""
@@ -227,6 +250,8 @@ class Relay:
         source = str(client.transport.get_extra_info("peername")[0])
         try:
             for target in self._targets.order(source):
+                if target in self._connections.listening:
+                    continue
                 side = await self._connected(target)
                 if side is not None:
                     self._targets.keep(source, target)
@@ -239,17 +264,10 @@ class Relay:
 
     async def _connected(self, target: Address) -> Side | None:
         """Return a connection to *target*, or None if it accepts none."""
-        loop = asyncio.get_running_loop()
+        loop, opened = asyncio.get_running_loop(), self._connections.opened
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                _, side = await loop.create_connection(lambda: Side(self._opened), *target)
+                _, side = await loop.create_connection(lambda: Side(opened), *target)
         except (OSError, TimeoutError):
             return None
         return side
-
-
-def abort_connections(opened: set[Side]) -> None:
-    """Reset the connections of relays that have ended."""
-    for side in list(opened):
-        if side.transport is not None:
-            side.transport.abort()

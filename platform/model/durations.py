@@ -1,4 +1,5 @@
-"""Durations in Go's notation (``1h30m``, ``1.5s``), as Kubernetes objects carry them."""
+"""Durations in Go's notation (``1h30m``, ``1.5s``), as Kubernetes objects carry them, and as
+kubectl shows them to users."""
 
 import re
 from datetime import timedelta
@@ -16,6 +17,7 @@ _UNITS = {  # in nanoseconds
 _TERM = re.compile(r"([0-9]*)(?:\.([0-9]*))?([^0-9.]*)", re.ASCII)
 _MAX_NANOSECONDS = 2**63 - 1
 _MAX_LENGTH = 128
+_MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 365 * 86400
 
 
 class DurationError(ValueError):
@@ -69,6 +71,36 @@ def format(duration: timedelta) -> str:  # noqa: A001 - read as durations.format
     hours, minutes = divmod(minutes, 60)
     larger = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
     return f"{sign}{larger}{_decimal(micros, 1_000_000)}s"
+
+
+def human(seconds: float) -> str:
+    """Return a duration as kubectl shows ages: at most two units, the smaller one only while it is
+    significant (``45s``, ``2m5s``, ``12m``, ``3d4h``)."""
+    whole = int(seconds)
+    if whole < -1:
+        return "<invalid>"
+    if whole < 2 * _MINUTE:
+        return f"{max(whole, 0)}s"
+    if whole < 10 * _MINUTE:
+        return _two(whole, _MINUTE, "m", (1, "s"))
+    if whole < 3 * _HOUR:
+        return f"{whole // _MINUTE}m"
+    if whole < 8 * _HOUR:
+        return _two(whole, _HOUR, "h", (_MINUTE, "m"))
+    if whole < 2 * _DAY:
+        return f"{whole // _HOUR}h"
+    if whole < 8 * _DAY:
+        return _two(whole, _DAY, "d", (_HOUR, "h"))
+    if whole < 2 * _YEAR:
+        return f"{whole // _DAY}d"
+    if whole < 8 * _YEAR:
+        return _two(whole, _YEAR, "y", (_DAY, "d"))
+    return f"{whole // _YEAR}y"
+
+
+def _two(seconds: int, unit: int, name: str, finer: tuple[int, str]) -> str:
+    rest = seconds % unit // finer[0]
+    return f"{seconds // unit}{name}" + (f"{rest}{finer[1]}" if rest else "")
 
 
 def _decimal(number: int, unit: int) -> str:

@@ -33,11 +33,11 @@ class PodGroupExecutor:
 
     podgroups: WriteThroughCache[PodGroup]
     pods: Mapping[str, WriteThroughCache[Pod]]
-    """By the name of their scheduler."""
+    """Caches of pods by the name of their scheduler."""
     events: Events
     """Events on pods."""
     rejected: set[str]
-    """Gets the keys of the PodGroups that the server has rejected."""
+    """Keys of the PodGroups that the server has rejected; `execute` adds to it."""
 
     async def execute(self, view: PodGroupView, effect: Effect) -> None:
         """Execute one effect.

@@ -4,6 +4,10 @@ import math
 
 from ..machinery.clock import Clock
 
+MAX_SECONDS = 0.05
+"""Time after which a cycle leaves the rest to the next, so that results are published and events
+are applied."""
+
 
 class CycleTimeLimit:
     """The time of a cycle: a maximum, but each action may try gangs for as long as it took to put
@@ -11,16 +15,14 @@ class CycleTimeLimit:
     them, and the next cycle would order the others again.
     """
 
-    def __init__(self, clock: Clock, seconds: float) -> None:
-        """Limit cycles to *seconds*, if ordering the gangs takes less."""
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._seconds = seconds
         self._end = math.inf
         self._action_started: float | None = None
 
     def start_cycle(self) -> None:
         """Start with the time of a cycle."""
-        self._end = self._clock.monotonic() + self._seconds
+        self._end = self._clock.monotonic() + MAX_SECONDS
         self._action_started = None
 
     def start_action(self) -> None:

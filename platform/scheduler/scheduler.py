@@ -99,6 +99,10 @@ _BATCH_DELAY = 0.05
 """Seconds for which events are collected before a cycle while the change rate is high, so that one
 cycle handles several."""
 
+_MAX_STATUS_WRITES_IN_FLIGHT = 64
+"""Concurrent status writes, among them admissions. With fewer than the writes of the job
+controller, a busy API server serves those first, and gangs wait for their admission."""
+
 _EVICTION_RETRY_DELAY = 300.0
 """Seconds for which a pod whose eviction was refused is not chosen again."""
 
@@ -141,20 +145,12 @@ class SchedulerSettings:
     max_bindings_in_flight: int = 64
     """Concurrent bindings, and concurrent removals of gates."""
 
-    max_status_writes_in_flight: int = 64
-    """Concurrent status writes, among them admissions. With fewer than the writes of the job
-    controller, a busy API server serves those first, and gangs wait for their admission."""
-
     stranded_gang_timeout: float = DEFAULT_TIMEOUT
     """Seconds after which the bound members of a gang that was never complete are evicted."""
 
     inline_cycle_max_tasks: int = 200
     """Pending tasks up to which a cycle runs on the event loop: it takes a few milliseconds at most
     then, and a thread would cost as much again in switching."""
-
-    max_cycle_seconds: float = 0.05
-    """Time after which a cycle leaves the rest to the next, so that results are published and
-    events are applied; see :class:`.CycleTimeLimit`."""
 
     write_intervals: WriteIntervals = field(default_factory=WriteIntervals)
     """How often statuses are written."""
@@ -209,8 +205,8 @@ class Scheduler:
         self.kept_entries = kept_entries(self.cache, self._clock)
         self._metrics = SchedulerMetrics(self._settings.registry, clock=self._clock)
         self.cycle_runner = self._new_cycle_runner(loaded)
-        self._time_limit = CycleTimeLimit(self._clock, self._settings.max_cycle_seconds)
-        self._events: list[CacheEvent] = []
+        self._time_limit = CycleTimeLimit(self._clock)
+        self.pending_events: list[CacheEvent] = []  # the next cycle applies them to the cache
         self._published: set[ClusterEvent] = set()
         self._wake = asyncio.Event()
         self.simulations = Simulations(self._clock, self._wake.set)
@@ -280,7 +276,7 @@ class Scheduler:
             recorder=recorder,
             clock=self._clock,
             pod_versions=self._pod_versions,
-            max_in_flight=self._settings.max_status_writes_in_flight,
+            max_in_flight=_MAX_STATUS_WRITES_IN_FLIGHT,
             write_intervals=self._settings.write_intervals,
             change_rate=self._change_rate,
         )
@@ -470,7 +466,7 @@ class Scheduler:
             framework = Framework(loaded.tiers, self._publish_from_thread)
             self.cycle_runner.configure(framework, loaded.actions)
             if (framework.pod_fields, framework.default_spread) != before:
-                self._events += map(DeclarationsChanged, self._pod_informer)
+                self.pending_events += map(DeclarationsChanged, self._pod_informer)
             self._node_metrics.set_source(loaded.metrics_source)
             self._set_disabled_plugins(loaded)
             self.cache.scheduling_queue.publish(ANY)
@@ -510,18 +506,18 @@ class Scheduler:
         self._enqueue_event(Recheck(key))
 
     def _enqueue_event(self, event: CacheEvent) -> None:
-        self._events.append(event)
+        self.pending_events.append(event)
         self._wake.set()
 
     async def _apply_events(self) -> None:
         while self._published:
             self.cache.scheduling_queue.publish(self._published.pop())
         if self._pod_owners is not None:
-            self._events += self._pod_owners.pop_events(self._pod_informer)
-        while self._events:
-            events, self._events = (
-                self._events[:_EVENT_BATCH_SIZE],
-                self._events[_EVENT_BATCH_SIZE:],
+            self.pending_events += self._pod_owners.pop_events(self._pod_informer)
+        while self.pending_events:
+            events, self.pending_events = (
+                self.pending_events[:_EVENT_BATCH_SIZE],
+                self.pending_events[_EVENT_BATCH_SIZE:],
             )
             for event in events:
                 try:

@@ -160,15 +160,15 @@ async def test_a_machine_that_joins_says_what_is_missing(
 async def test_a_join_that_was_killed_continues_with_its_key(
     first: FirstMachine, data: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token, wait = await first.token(), certificates._wait_issued
+    token, wait = await first.token(), certificates.wait_issued
 
     async def killed(*_: object) -> bytes:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(certificates, "_wait_issued", killed)
+    monkeypatch.setattr(certificates, "wait_issued", killed)
     with pytest.raises(KeyboardInterrupt):
         await asyncio.get_running_loop().run_in_executor(None, _join_uncaught, data, token)
-    monkeypatch.setattr(certificates, "_wait_issued", wait)
+    monkeypatch.setattr(certificates, "wait_issued", wait)
     key = (data.pki / joining.KEY_FILE).read_text()
     await join(data, token)
     assert key in (data.pki / CLIENT_FILE).read_text()
@@ -413,4 +413,4 @@ def _load(path: Path) -> CertKeyPair:
 
 async def _renew(node: NodeCertificates) -> None:
     for signer in SIGNERS:
-        assert await node._renew_if_due(signer)
+        assert await node.renew_if_due(signer)

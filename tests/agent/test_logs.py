@@ -299,7 +299,7 @@ async def test_log_server_accepts_only_certificates_of_its_ca(tmp_path: Path) ->
     (tmp_path / "0.log").write_text(LINES)
     server = AgentServer(SingleLogSource(tmp_path / "0.log"), SystemClock())
     files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
-    async with server.running(files, port=0) as port:
+    async with server.running(files) as port:
         url = f"https://127.0.0.1:{port}/containerLogs/default/p"
         assert await request_log(f"{url}/c?tailLines=2", own, own.client) == (200, "three\n\n")
         assert (await request_log(f"{url}/d", own, own.client))[0] == 404
@@ -324,7 +324,7 @@ async def followed(directory: Path) -> AsyncIterator[aiohttp.ClientResponse]:
     files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
     context = ssl.create_default_context(cafile=str(own.ca))
     context.load_cert_chain(own.client.certificate, own.client.key)
-    async with server.running(files, port=0) as port, aiohttp.ClientSession() as session:
+    async with server.running(files) as port, aiohttp.ClientSession() as session:
         url = f"https://127.0.0.1:{port}/containerLogs/default/p/c?follow=true"
         response = await session.get(url, ssl=context)
         assert await response.content.readline() == b"one\n"

@@ -1,11 +1,13 @@
 """Pods with a network namespace each: their addresses and ports, and what remains of them."""
 
 import asyncio
+import fcntl
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +21,7 @@ from support.agent_cluster import FAST, NODE, AgentCluster
 from support.datagrams import ECHO, response_of
 from support.embedded_apiserver import embedded_server
 from support.kubectl import Kubectl, needs_kubectl
-from support.pod_network import FORBIDDEN, SERVER, is_ready
+from support.pod_network import FORBIDDEN, SERVER, free_host_port, is_ready
 from support.polling import wait_until_true
 from support.running_controller import running
 
@@ -54,12 +56,20 @@ def server(text: str, *, address: str = "0.0.0.0", port: int = 80, **more: Any) 
 
 
 @pytest.fixture
-def supported() -> None:
-    """Skip where pods cannot have namespaces; fail instead where they are required."""
+def supported() -> Iterator[None]:
+    """Skip where pods cannot have namespaces; fail instead where they are required.
+
+    One such test at a time runs on a machine, also of other runs: all clusters that root starts
+    have the same address for the API server, and node ports of the same range.
+    """
     if reason := unsupported_reason():
         if "nft" in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
             pytest.fail(reason)
         pytest.skip(reason)
+    name = f"batholith-tests-pod-network-{os.getuid()}.lock"
+    with (Path(tempfile.gettempdir()) / name).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture
@@ -258,8 +268,7 @@ async def test_policies_see_the_pod_that_connects_however_it_does(
     cluster: AgentCluster, tmp_path: Path
 ) -> None:
     """Directly, by a Service, by its node port and by a host port, from the first packet on."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        host_port = free.getsockname()[1]
+    host_port = free_host_port()
     allowed = [{"from": [{"podSelector": {"matchLabels": {"may": "connect"}}}]}]
     await forbid(cluster, "some", {"app": "web"}, ingress=allowed)
     proxy = ServiceProxy(
@@ -412,7 +421,7 @@ async def has_lines(cluster: AgentCluster, count: int) -> bool:
 
 def test_a_set_up_that_was_interrupted_is_completed(network: NamespaceNetwork) -> None:
     network.set_up("u", "198.18.7.7")
-    link = network._link("u")
+    link = network.link("u")
     for damage in (
         ("ip", "route", "del", "198.18.7.7/32", "dev", link),
         ("ip", "link", "del", link),
@@ -422,7 +431,7 @@ def test_a_set_up_that_was_interrupted_is_completed(network: NamespaceNetwork) -
         network.set_up("u", "198.18.7.7")
         with network.enter("u", lambda: open("/proc/thread-self/net/dev")) as file:
             assert "eth0" in file.read()
-        assert namespaces._has_route("198.18.7.7", link)
+        assert namespaces.has_route("198.18.7.7", link)
     network.remove_others(["u"])
     assert os.path.exists(network.path("u"))
     network.remove_others([])
@@ -495,8 +504,7 @@ async def test_datagrams_reach_a_pod_as_connections_do(cluster: AgentCluster) ->
     """By a Service, its node port and a host port, and by none of them loopback servers."""
     with bind_datagrams(("127.0.0.1", 0)) as local:
         number = local.getsockname()[1]
-        with bind_datagrams(("127.0.0.1", 0)) as free:
-            host_port = free.getsockname()[1]
+        host_port = free_host_port()
         rule = {
             "from": [{"podSelector": {"matchLabels": {"may": "connect"}}}],
             "ports": [{"protocol": "UDP", "port": 53}],

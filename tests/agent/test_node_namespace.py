@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from support.embedded_cluster import (
     processes_of,
     run,
 )
-from support.pod_network import FORBIDDEN, SERVER, is_ready
+from support.pod_network import FORBIDDEN, SERVER, free_host_port, is_ready
 from support.polling import wait_until_true
 
 from batholith.local.agent.network.uplink import CHECK_INTERVAL, watch_uplink
@@ -108,8 +107,7 @@ async def test_a_user_has_pods_with_namespaces_and_policies(
     tmp_path: Path, supported: None
 ) -> None:
     root = tmp_path / "data"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        host_port = free.getsockname()[1]
+    host_port = free_host_port()
     ports = ("--port", "0", "--api-port", "0", "--pod-network=namespaces")
     await batholith("up", "--detach", "--data-dir", str(root), *ports)
     try:

@@ -13,13 +13,14 @@ from support.agent_cluster import agent_cluster
 from support.api_servers import EmbeddedServerFactory
 from support.sandbox import detected_isolation
 
+from batholith.local.agent import real_node
 from batholith.local.agent.network import namespaces
 from batholith.local.agent.network.namespaces import NamespaceNetwork, unsupported_reason
 from batholith.local.agent.pods.admission import PodAdmission, Rejection
 from batholith.local.agent.runtime.ids import IdMode
 from batholith.local.agent.runtime.runs import IsolationLevel
 from batholith.local.agent.settings import AgentSettings
-from batholith.local.agent.state.core_types import Pod
+from batholith.local.agent.state.core_types import Pod, PodSpec
 from batholith.local.agent.state.sysctls import parse_allowed
 
 Json = dict[str, Any]
@@ -149,6 +150,40 @@ async def test_a_pod_whose_host_port_is_in_use_fails(tmp_path: Path) -> None:
             await cluster.phase("third", "Running")
 
 
+class NumberedSpec(PodSpec, frozen=True):
+    """A spec that an agent of another version reads: the hostname is a number."""
+
+    hostname: int = 0  # type: ignore[assignment]
+
+
+class NumberedPod(Pod, frozen=True, dict=True):
+    spec: NumberedSpec = NumberedSpec()
+
+
+@pytest.mark.process
+async def test_a_pod_that_the_agent_cannot_decode_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is found by a list; if it is to be deleted, its deletion is confirmed."""
+    monkeypatch.setattr(real_node, "Pod", NumberedPod)
+    async with agent_cluster(EmbeddedServerFactory(), tmp_path) as cluster:
+        for name in ("listed", "deleted"):
+            await cluster.run(manifest(name, container(*SLEEP), hostname="h"))
+        await cluster.delete("deleted")
+        async with cluster.agent():
+            await cluster.run(manifest("watched", container(*SLEEP), hostname="h"))
+            for name in ("listed", "watched"):
+                failed = (await cluster.phase(name, "Failed"))["status"]
+                problem = "the node cannot decode the pod: Expected `int`, got `str` - at `$.spec."
+                assert failed["reason"] == "InvalidPod"
+                assert failed["message"].startswith(f"Pod was rejected: {problem}")
+                event = await cluster.wait_event(name, "InvalidPod", problem)
+                assert (event["type"], event["count"]) == ("Warning", 1)
+            await cluster.wait_pod_deleted("deleted")
+            await cluster.delete("listed")
+            await cluster.wait_pod_deleted("listed")
+
+
 def with_sysctls(name: str, sysctls: dict[str, str]) -> Json:
     program = "import sys\nfor each in sys.argv[1:]: print(each, open('/proc/sys/' + each).read())"
     paths = [each.replace(".", "/") for each in sysctls]
@@ -228,4 +263,4 @@ def test_sysctls_of_the_network_are_set_in_that_of_the_pod(network: NamespaceNet
     assert file.read_text() == before
     with pytest.raises(OSError, match="sysctl net/ipv4/tcp_fin_timeout cannot be 'x'"):
         network.set_up("v", "198.18.9.10", [("net/ipv4/tcp_fin_timeout", "x")])
-    assert not namespaces._has_route("198.18.9.10", network._link("v"))
+    assert not namespaces.has_route("198.18.9.10", network.link("v"))

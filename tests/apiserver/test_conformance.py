@@ -3,12 +3,9 @@
 Further conversations are in test_conformance_of_kinds.py.
 """
 
-from pathlib import Path
 from typing import Any
 
-import pytest
-from support.api_servers import RealServerFactory
-from support.conversations import Conversation, RecordedConversation, assert_same_responses
+from support.conversations import Conversations, RecordedConversation
 from support.embedded_apiserver import MAPS, MERGE, PODS, config_map, pod
 
 from batholith.model.names import DIR_STORAGE_CLASS, IP_ADDRESSES, SERVICE_CIDRS
@@ -33,12 +30,7 @@ EXPECTED_DIFFERENCES = {
 """By conversation: substrings of accepted differences, and why; see docs/differences.md."""
 
 
-CONVERSATIONS: dict[str, Conversation] = {}
-
-
-def register_conversation(conversation: Conversation) -> Conversation:
-    CONVERSATIONS[conversation.__name__] = conversation
-    return conversation
+CONVERSATIONS = Conversations(EXPECTED_DIFFERENCES)
 
 
 def plain(name: str = "p", **spec: Any) -> Json:
@@ -46,7 +38,7 @@ def plain(name: str = "p", **spec: Any) -> Json:
     return pod(name, automountServiceAccountToken=False, **spec)
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def writes_of_one_object(send: RecordedConversation) -> None:
     created = await send("POST", MAPS, config_map("a"))
     await send("POST", MAPS, config_map("a"))
@@ -65,7 +57,7 @@ async def writes_of_one_object(send: RecordedConversation) -> None:
     await send("POST", f"{MAPS}/a", config_map("a"))
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def names_and_metadata(send: RecordedConversation) -> None:
     for name in ("A", "a_b", "-a", "a" * 254, "", "a.b", "1"):
         await send("POST", MAPS, config_map(name))
@@ -91,7 +83,7 @@ async def names_and_metadata(send: RecordedConversation) -> None:
     await send("GET", "/apis/none.io/v1/things")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def malformed_bodies(send: RecordedConversation) -> None:
     await send("POST", MAPS, b"{bad")
     await send("POST", MAPS, b"")
@@ -123,7 +115,7 @@ async def malformed_bodies(send: RecordedConversation) -> None:
     )
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def patches_of_all_types(send: RecordedConversation) -> None:
     await send("POST", MAPS, config_map("a", tier="x"))
     a = f"{MAPS}/a"
@@ -170,7 +162,7 @@ async def patches_of_all_types(send: RecordedConversation) -> None:
     await send("PATCH", a, {"metadata": {"finalizers": None}}, STRATEGIC)
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def strategic_patches_of_pods(send: RecordedConversation) -> None:
     p = f"{PODS}/p"
     await send("POST", PODS, plain())
@@ -195,7 +187,7 @@ async def strategic_patches_of_pods(send: RecordedConversation) -> None:
     await send("GET", f"{p}/status")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def lists_and_selectors(send: RecordedConversation) -> None:
     for name, tier in (("c", "x"), ("a", "x"), ("b", "y"), ("d", "")):
         await send("POST", MAPS, config_map(name, **({"tier": tier} if tier else {})))
@@ -241,7 +233,7 @@ async def lists_and_selectors(send: RecordedConversation) -> None:
     await send("GET", f"{MAPS}?labelSelector=tier")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def deletes(send: RecordedConversation) -> None:
     created = await send("POST", MAPS, config_map("a"))
     a = f"{MAPS}/a"
@@ -266,7 +258,7 @@ async def deletes(send: RecordedConversation) -> None:
     await send("DELETE", f"{MAPS}/c?gracePeriodSeconds=5")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def deletion_of_pods(send: RecordedConversation) -> None:
     for name in ("waits", "runs", "over"):
         await send("POST", PODS, plain(name))
@@ -288,7 +280,7 @@ async def deletion_of_pods(send: RecordedConversation) -> None:
     await send("GET", runs)
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def bindings_and_evictions(send: RecordedConversation) -> None:
     created = await send("POST", PODS, plain())
     path = f"{PODS}/p/binding"
@@ -325,7 +317,7 @@ _NUMBER_TOLERATIONS: tuple[Json, ...] = (
 )  # fmt: skip
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def invalid_pods(send: RecordedConversation) -> None:
     specs: tuple[Json, ...] = (
         {"restartPolicy": "Sometimes"}, {"containers": []}, {"containers": [{"name": "a"}]},
@@ -364,7 +356,7 @@ async def invalid_pods(send: RecordedConversation) -> None:
         await send("POST", PODS, plain("m", containers=[container]))
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def custom_objects(send: RecordedConversation) -> None:
     queues = "/apis/scheduling.volcano.sh/v1beta1/queues"
     kind = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue"}
@@ -401,7 +393,7 @@ async def custom_objects(send: RecordedConversation) -> None:
     await send("GET", "/apis/scheduling.volcano.sh/v1beta1")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def watches(send: RecordedConversation) -> None:
     first = await send("POST", MAPS, config_map("a", tier="x"))
     version = first["metadata"]["resourceVersion"]
@@ -434,7 +426,7 @@ async def watches(send: RecordedConversation) -> None:
     await send("GET", f"{MAPS}/a?watch=1&timeoutSeconds=1")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def other_kinds(send: RecordedConversation) -> None:
     spaces = "/api/v1/namespaces"
     await send("POST", spaces, {"metadata": {"name": "mine", "labels": {"a": "b"}}})
@@ -500,7 +492,7 @@ async def other_kinds(send: RecordedConversation) -> None:
     await send("PATCH", f"{claims}/c", {"spec": {"accessModes": ["ReadOnlyMany"]}}, MERGE)
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def ip_addresses_and_service_cidrs(send: RecordedConversation) -> None:
     addresses, service_cidrs = IP_ADDRESSES.path(), SERVICE_CIDRS.path()
     parent = {"group": "ex.io", "resource": "r", "namespace": "ns", "name": "n"}
@@ -534,9 +526,4 @@ async def ip_addresses_and_service_cidrs(send: RecordedConversation) -> None:
         await send("PATCH", f"{service_cidrs}/kubernetes", {"spec": {"cidrs": ranges}}, MERGE)
 
 
-@pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
-async def test_both_servers_return_the_same(
-    conversation: Conversation, real: RealServerFactory, tmp_path: Path
-) -> None:
-    known = EXPECTED_DIFFERENCES.get(conversation.__name__, {})
-    await assert_same_responses(conversation, real, tmp_path, known)
+test_both_servers_return_the_same = CONVERSATIONS.test()

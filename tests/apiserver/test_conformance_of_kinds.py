@@ -2,16 +2,13 @@
 
 import base64
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
-from support.api_servers import RealServerFactory
-from support.conversations import Conversation, RecordedConversation, assert_same_responses
+from support.conversations import Conversations, RecordedConversation
 from support.embedded_apiserver import MERGE
 
 from batholith.model.names import TEMPLATE_GENERATION
@@ -33,13 +30,7 @@ EXPECTED_DIFFERENCES: dict[str, dict[str, str]] = {
         ".spec.clusterIP": "addresses of another network",
     },
 }
-CONVERSATIONS: dict[str, Conversation] = {}
-
-
-def register_conversation(conversation: Conversation) -> Conversation:
-    CONVERSATIONS[conversation.__name__] = conversation
-    return conversation
-
+CONVERSATIONS = Conversations(EXPECTED_DIFFERENCES)
 
 _RULE = {"apiGroups": ["a.b"], "apiVersions": ["*"], "resources": ["c"], "operations": ["*"]}
 _SERVICE = {"kind": "Service", "name": "s"}
@@ -88,7 +79,7 @@ def _signing_request(*organizations: str) -> str:
     return base64.b64encode(pem).decode()
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def certificate_requests(send: RecordedConversation) -> None:
     path = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
     spec: Json = {
@@ -143,7 +134,7 @@ async def certificate_requests(send: RecordedConversation) -> None:
     await send("DELETE", f"{path}/one")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def flow_schemas(send: RecordedConversation) -> None:
     path = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas"
     url_rule = {"verbs": ["get"], "nonResourceURLs": ["/a", "/b/*"]}
@@ -197,7 +188,7 @@ async def flow_schemas(send: RecordedConversation) -> None:
         await send("PATCH", f"{path}/{name}?dryRun=All", change, MERGE)
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def priority_levels(send: RecordedConversation) -> None:
     path = "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations"
     queuing = {"type": "Queue", "queuing": {}}
@@ -237,7 +228,7 @@ async def priority_levels(send: RecordedConversation) -> None:
             await send("PATCH", f"{path}/{name}?dryRun=All", change, MERGE)
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def workloads(send: RecordedConversation) -> None:
     template: Json = {
         "metadata": {"labels": {"a": "b"}},
@@ -295,7 +286,7 @@ async def workloads(send: RecordedConversation) -> None:
                {"metadata": {"name": "a.b"}, "spec": base})  # fmt: skip
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def daemon_sets(send: RecordedConversation) -> None:
     path = "/apis/apps/v1/namespaces/default/daemonsets"
     template: Json = {
@@ -317,7 +308,7 @@ async def daemon_sets(send: RecordedConversation) -> None:
     await send("GET", f"{path}/a")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def services(send: RecordedConversation) -> None:
     path = "/api/v1/namespaces/default/services?dryRun=All"
     http = {"name": "http", "port": 80}
@@ -371,7 +362,7 @@ async def services(send: RecordedConversation) -> None:
         await send("POST", path, body)
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def endpoints(send: RecordedConversation) -> None:
     path = "/api/v1/namespaces/default/endpoints?dryRun=All"
     good: Json = {"addresses": [{"ip": "192.0.2.1"}], "ports": [{"port": 80}]}
@@ -389,7 +380,7 @@ async def endpoints(send: RecordedConversation) -> None:
         await send("POST", path, body)
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def endpoint_slices(send: RecordedConversation) -> None:
     path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
     good: Json = {"addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.1"]}], "ports": []}
@@ -419,7 +410,7 @@ async def endpoint_slices(send: RecordedConversation) -> None:
     await send("PATCH", f"{path}/good", {"addressType": "IPv6", "endpoints": []}, MERGE)
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def runtime_classes(send: RecordedConversation) -> None:
     path = "/apis/node.k8s.io/v1/runtimeclasses"
     toleration = {"key": "k", "operator": "Exists", "effect": "NoSchedule"}
@@ -449,7 +440,7 @@ async def runtime_classes(send: RecordedConversation) -> None:
         await send("POST", pods, {"metadata": {"name": "p"}, "spec": {**common, **spec}})
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def controller_revisions(send: RecordedConversation) -> None:
     path = "/apis/apps/v1/namespaces/default/controllerrevisions"
     await send("POST", path, {"metadata": {"name": "r"}, "revision": 1, "data": {"a": 1}})
@@ -461,7 +452,7 @@ async def controller_revisions(send: RecordedConversation) -> None:
     await send("PATCH", f"{path}/r", {"revision": 2}, MERGE)
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def autoscalers_in_both_versions(send: RecordedConversation) -> None:
     old, new = (
         f"/apis/autoscaling/{version}/namespaces/default/horizontalpodautoscalers"
@@ -502,7 +493,7 @@ async def autoscalers_in_both_versions(send: RecordedConversation) -> None:
     await send("DELETE", f"{old}/a")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def invalid_autoscalers(send: RecordedConversation) -> None:
     old, new = (
         f"/apis/autoscaling/{version}/namespaces/default/horizontalpodautoscalers?dryRun=All"
@@ -575,7 +566,7 @@ async def invalid_autoscalers(send: RecordedConversation) -> None:
     await send("DELETE", f"{created}/a")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def found_by_random_requests(send: RecordedConversation) -> None:
     core = "/api/v1/namespaces/default"
     maps, templates = f"{core}/configmaps", f"{core}/podtemplates"
@@ -620,7 +611,7 @@ async def found_by_random_requests(send: RecordedConversation) -> None:
     await send("DELETE", f"{nodes}/found")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def found_by_random_requests_of_workloads(send: RecordedConversation) -> None:
     labels = {"a": "b"}
     pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
@@ -674,7 +665,7 @@ def _shirts(*versions: tuple[str, list[str]]) -> Json:
     return {"metadata": {"name": "shirts.sel.io"}, "spec": whole}
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def selectable_fields(send: RecordedConversation) -> None:
     crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     one, two = (f"/apis/sel.io/{version}/namespaces/default/shirts" for version in ("v1", "v2"))
@@ -710,9 +701,4 @@ async def selectable_fields(send: RecordedConversation) -> None:
     await send.server.request("DELETE", f"{crds}/shirts.sel.io")
 
 
-@pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
-async def test_both_servers_return_the_same(
-    conversation: Conversation, real: RealServerFactory, tmp_path: Path
-) -> None:
-    known = EXPECTED_DIFFERENCES.get(conversation.__name__, {})
-    await assert_same_responses(conversation, real, tmp_path, known)
+test_both_servers_return_the_same = CONVERSATIONS.test()

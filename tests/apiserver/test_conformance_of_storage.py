@@ -1,11 +1,8 @@
 """As test_conformance_of_validation.py: kinds of storage, names, statuses, budgets, patches."""
 
-from pathlib import Path
 from typing import Any
 
-import pytest
-from support.api_servers import RealServerFactory
-from support.conversations import Conversation, RecordedConversation, assert_same_responses
+from support.conversations import Conversations, RecordedConversation
 from support.embedded_apiserver import MERGE
 
 Json = dict[str, Any]
@@ -31,21 +28,15 @@ EXPECTED_DIFFERENCES: dict[str, dict[str, str]] = {
         ".spec.clusterIP": "the range of Services is another",
     },
 }
-CONVERSATIONS: dict[str, Conversation] = {}
+CONVERSATIONS = Conversations(EXPECTED_DIFFERENCES)
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 STORAGE = "/apis/storage.k8s.io/v1"
 
-
-def register_conversation(conversation: Conversation) -> Conversation:
-    CONVERSATIONS[conversation.__name__] = conversation
-    return conversation
-
-
 CSI: Json = {"csi": {"driver": "a.b", "volumeHandle": "h"}}
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def inline_volumes(send: RecordedConversation) -> None:
     path = f"{STORAGE}/volumeattachments?dryRun=All"
     whole: Json = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], **CSI}
@@ -76,7 +67,7 @@ async def inline_volumes(send: RecordedConversation) -> None:
         await send("POST", path, {"metadata": {"name": "a"}, "spec": spec})
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def volumes(send: RecordedConversation) -> None:
     path = "/api/v1/persistentvolumes"
     whole: Json = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
@@ -128,7 +119,7 @@ async def volumes(send: RecordedConversation) -> None:
     )
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def statuses_of_attachments(send: RecordedConversation) -> None:
     path = f"{STORAGE}/volumeattachments"
     spec = {"attacher": "a.b", "nodeName": "n", "source": {"persistentVolumeName": "v"}}
@@ -150,7 +141,7 @@ async def statuses_of_attachments(send: RecordedConversation) -> None:
     await send("DELETE", f"{path}/a")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def statuses_of_ingresses(send: RecordedConversation) -> None:
     path = "/apis/networking.k8s.io/v1/namespaces/default/ingresses"
     backend = {"service": {"name": "s", "port": {"number": 80}}}
@@ -177,7 +168,7 @@ async def statuses_of_ingresses(send: RecordedConversation) -> None:
     await send("DELETE", f"{path}/a")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def statuses_of_services(send: RecordedConversation) -> None:
     path = "/api/v1/namespaces/default/services"
     for name, kind in (("a", "ClusterIP"), ("b", "LoadBalancer")):
@@ -199,7 +190,7 @@ async def statuses_of_services(send: RecordedConversation) -> None:
         await send("DELETE", f"{path}/{name}")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def data_of_revisions(send: RecordedConversation) -> None:
     path = "/apis/apps/v1/namespaces/default/controllerrevisions"
     body = {"metadata": {"name": "r"}, "revision": 1, "data": {"a": 1}}
@@ -217,7 +208,7 @@ async def data_of_revisions(send: RecordedConversation) -> None:
     await send("DELETE", f"{path}/r")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def storage_classes(send: RecordedConversation) -> None:
     path = f"{STORAGE}/storageclasses"
     body = {"provisioner": "a.b/c"}
@@ -260,7 +251,7 @@ async def storage_classes(send: RecordedConversation) -> None:
     await send("DELETE", f"{path}/a")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def drivers(send: RecordedConversation) -> None:
     path = f"{STORAGE}/csidrivers"
     for name, spec in (
@@ -309,7 +300,7 @@ async def drivers(send: RecordedConversation) -> None:
         await send("POST", f"{path}?dryRun=All", body)
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def attribute_classes(send: RecordedConversation) -> None:
     path = f"{STORAGE}/volumeattributesclasses"
     body_rows: tuple[Json, ...] = (
@@ -329,7 +320,7 @@ async def attribute_classes(send: RecordedConversation) -> None:
     await send("DELETE", f"{path}/a")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def runtime_classes(send: RecordedConversation) -> None:
     path = "/apis/node.k8s.io/v1/runtimeclasses"
     body_rows: tuple[Json, ...] = (
@@ -353,7 +344,7 @@ async def runtime_classes(send: RecordedConversation) -> None:
     await send("DELETE", f"{path}/a")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def disruption_budgets(send: RecordedConversation) -> None:
     path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
     selector = {"matchLabels": {"a": "b"}}
@@ -390,7 +381,7 @@ async def disruption_budgets(send: RecordedConversation) -> None:
     await send("DELETE", f"{path}/a")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def webhook_bundles(send: RecordedConversation) -> None:
     path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations?dryRun=All"
     for bundle in ("YWJj", "", "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg=="):
@@ -403,7 +394,7 @@ async def webhook_bundles(send: RecordedConversation) -> None:
         await send("POST", path, {"metadata": {"name": "a"}, "webhooks": [webhook]})
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def patches_of_wrong_types(send: RecordedConversation) -> None:
     path = "/apis/apps/v1/namespaces/default/deployments"
     labels = {"a": "b"}
@@ -468,7 +459,7 @@ COLLECTIONS: dict[str, Json] = {
 }
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def names(send: RecordedConversation) -> None:
     for path, body in COLLECTIONS.items():
         for name in NAMES:
@@ -476,9 +467,4 @@ async def names(send: RecordedConversation) -> None:
         await send("POST", f"{path}?dryRun=All", {"metadata": {"generateName": "A_"}, **body})
 
 
-@pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
-async def test_both_servers_return_the_same(
-    conversation: Conversation, real: RealServerFactory, tmp_path: Path
-) -> None:
-    known = EXPECTED_DIFFERENCES.get(conversation.__name__, {})
-    await assert_same_responses(conversation, real, tmp_path, known)
+test_both_servers_return_the_same = CONVERSATIONS.test()

@@ -4,9 +4,8 @@ import base64
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.api_servers import RealServerFactory
-from support.conversations import Conversation, RecordedConversation, assert_same_responses
+from support.conversations import Conversations, RecordedConversation
 from support.embedded_apiserver import MERGE, RawResponse, Server, embedded_server
 from support.polling import wait_until_true
 
@@ -30,18 +29,12 @@ EXPECTED_DIFFERENCES: dict[str, dict[str, str]] = {
     "stateful_set_volumes": {"volumeDevices has no effect": "there are no block devices"},
     "volume_attachments": {"warning ": "likewise"},
 }
-CONVERSATIONS: dict[str, Conversation] = {}
-
-
-def register_conversation(conversation: Conversation) -> Conversation:
-    CONVERSATIONS[conversation.__name__] = conversation
-    return conversation
-
+CONVERSATIONS = Conversations(EXPECTED_DIFFERENCES)
 
 _SERVED_BY = {"namespace": "default", "name": "s"}
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def api_services(send: RecordedConversation) -> None:
     priorities = {"groupPriorityMinimum": 1, "versionPriority": 1}
     specs: tuple[tuple[str, Json], ...] = (
@@ -82,7 +75,7 @@ _INVALID_CLAIM_SPECS: tuple[Json, ...] = (
 )
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def stateful_set_volumes(send: RecordedConversation) -> None:
     claim = {"metadata": {"name": "data"}, "spec": _STORAGE}
     data, unknown = ({"name": name, "mountPath": "/d"} for name in ("data", "unknown"))
@@ -120,7 +113,7 @@ async def stateful_set_volumes(send: RecordedConversation) -> None:
         await send("POST", path, body)
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def invalid_claims(send: RecordedConversation) -> None:
     for spec in _INVALID_CLAIM_SPECS:
         body = {"metadata": {"name": "c"}, "spec": spec}
@@ -131,14 +124,14 @@ async def invalid_claims(send: RecordedConversation) -> None:
         await send("POST", f"{PODS.path('default')}?dryRun=All", pod)
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def secrets_in_lines(send: RecordedConversation) -> None:
     for text in ("YWJj\nZGVm\n", "YWJjZGVm\r\n", "\n", "YWI", "YWJj YWJj"):
         body = {"metadata": {"name": "s"}, "data": {"a": text}}
         await send("POST", f"{SECRETS.path('default')}?dryRun=All", body)
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def schemas_of_int_or_string(send: RecordedConversation) -> None:
     either, free = "x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"
     embedded = "x-kubernetes-embedded-resource"
@@ -163,7 +156,7 @@ async def schemas_of_int_or_string(send: RecordedConversation) -> None:
         await send("POST", f"{CRDS.path()}?dryRun=All", body)
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def pod_level_resources(send: RecordedConversation) -> None:
     rows: tuple[tuple[Json, tuple[Json, ...]], ...] = (
         ({"limits": {"cpu": "2"}}, ({"requests": {"cpu": "100m"}}, {"requests": {"cpu": "1"}})),
@@ -202,7 +195,7 @@ _BINDINGS = ("clusterrolebindings", "namespaces/default/rolebindings")
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def grpc_probes(send: RecordedConversation) -> None:
     path = "/api/v1/namespaces/default/pods?dryRun=All"
     for service in ({}, {"service": None}, {"service": ""}, {"service": "s"}):
@@ -212,7 +205,7 @@ async def grpc_probes(send: RecordedConversation) -> None:
         await send("POST", path, {"metadata": {"name": "p"}, "spec": spec})
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def role_references(send: RecordedConversation) -> None:
     for group, kind, name in (
         ("rbac.authorization.k8s.io", "Role", "view"),
@@ -244,7 +237,7 @@ async def role_references(send: RecordedConversation) -> None:
             await send("POST", f"{_RBAC}/{path}?dryRun=All", body)
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def volume_attachments(send: RecordedConversation) -> None:
     path = "/apis/storage.k8s.io/v1/volumeattachments"
     source = {"persistentVolumeName": "v"}
@@ -265,7 +258,7 @@ async def volume_attachments(send: RecordedConversation) -> None:
     await send("DELETE", f"{path}/a")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def storage_capacities(send: RecordedConversation) -> None:
     path = "/apis/storage.k8s.io/v1/namespaces/default/csistoragecapacities"
     for fields in (
@@ -286,7 +279,7 @@ async def storage_capacities(send: RecordedConversation) -> None:
 _NETWORKING = "/apis/networking.k8s.io/v1"
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def ingress_classes(send: RecordedConversation) -> None:
     path = f"{_NETWORKING}/ingressclasses"
     parameters = {"apiGroup": "ex.io", "kind": "P", "name": "p", "scope": "Cluster"}
@@ -313,7 +306,7 @@ async def ingress_classes(send: RecordedConversation) -> None:
     await send("DELETE", f"{path}/a")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def ingresses(send: RecordedConversation) -> None:
     path = f"{_NETWORKING}/namespaces/default/ingresses?dryRun=All"
     backend = {"service": {"name": "s", "port": {"number": 80}}}
@@ -364,7 +357,7 @@ async def ingresses(send: RecordedConversation) -> None:
     await send("POST", path, {"metadata": metadata, "spec": {**routed(), "ingressClassName": "c"}})
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def claim_templates(send: RecordedConversation) -> None:
     path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
     request = {"name": "r", "exactly": {"deviceClassName": "c"}}
@@ -383,7 +376,7 @@ async def claim_templates(send: RecordedConversation) -> None:
     await send("DELETE", f"{path}/a")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def bundles_of_conversions(send: RecordedConversation) -> None:
     path = CRDS.path()
     schema = {"openAPIV3Schema": {"type": "object"}}
@@ -434,7 +427,7 @@ async def bundles_of_conversions(send: RecordedConversation) -> None:
     await send.server.request("DELETE", f"{path}/hats.ca.io")
 
 
-@register_conversation
+@CONVERSATIONS.register
 async def revisions_without_data(send: RecordedConversation) -> None:
     path = "/apis/apps/v1/namespaces/default/controllerrevisions?dryRun=All"
     values: tuple[Any, ...] = ("", "a", 1, [], {}, None)
@@ -468,9 +461,4 @@ def _without_times(obj: Json) -> Json:
     return {"labels": obj["metadata"]["labels"], "spec": obj["spec"], "conditions": conditions}
 
 
-@pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
-async def test_both_servers_return_the_same(
-    conversation: Conversation, real: RealServerFactory, tmp_path: Path
-) -> None:
-    known = EXPECTED_DIFFERENCES.get(conversation.__name__, {})
-    await assert_same_responses(conversation, real, tmp_path, known)
+test_both_servers_return_the_same = CONVERSATIONS.test()

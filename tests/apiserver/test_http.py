@@ -302,13 +302,13 @@ async def test_upgraded_connection_of_a_client_that_does_not_read_is_not_read() 
 
         it.reader._transport.pause_reading()  # type: ignore[attr-defined]
         writing = asyncio.ensure_future(write())
-        connection = next(iter(it.connections._open))
+        connection = next(iter(it.connections.open))
         await wait_for(lambda: connection.stalled_since is not None)
         assert connection.transport is not None
         assert connection.transport.get_write_buffer_size() < 2**19
         writing.cancel()
         it.writer.transport.abort()
-        await wait_for(lambda: not it.connections._open)
+        await wait_for(lambda: not it.connections.open)
 
 
 @pytest.mark.parametrize("by_client", [True, False])

@@ -491,7 +491,7 @@ async def test_terminating_pods_without_a_node_are_removed() -> None:
     ],
 )
 def test_zone_states(ready: int, unready: int, state: ZoneState) -> None:
-    assert zone_state(ready, unready, threshold=0.55) is state
+    assert zone_state(ready, unready) is state
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from batholith.local.apiserver.builtin.kinds import BUILT_IN
 from batholith.local.apiserver.custom.kinds import custom_kinds
 from batholith.local.apiserver.kinds.info import KindInfo
 from batholith.local.apiserver.printing import tables
-from batholith.local.apiserver.printing.ages import age, duration
+from batholith.local.apiserver.printing.ages import age
 from batholith.model import crds as own_crds
+from batholith.model import durations
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -56,7 +57,7 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
     ],
 )
 def test_durations_are_formatted_as_recorded(seconds: int, text: str) -> None:
-    assert duration(seconds) == text
+    assert durations.human(seconds) == text
 
 
 def test_missing_or_malformed_times_have_no_age() -> None:

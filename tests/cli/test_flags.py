@@ -484,7 +484,7 @@ def test_the_limit_of_pods_per_job_is_given_to_admission_and_controllers(tmp_pat
     data = DataDir(tmp_path / "data")
     data.lock()
     with EmbeddedCluster(data, Options(port=0, api_port=0, max_pods_per_job=7)) as up:
-        components = {each.name: each.arguments for each in up._components()}
+        components = {each.name: each.arguments for each in up.components()}
     given = {name for name, arguments in components.items() if "--max-pods-per-job=7" in arguments}
     assert given == {"apiserver", "controllers"}
 
@@ -505,7 +505,7 @@ def test_the_configuration_of_the_scheduler_is_checked_before_a_cluster_starts(
     data = DataDir(directory)
     data.lock()
     with EmbeddedCluster(data, Options(port=0, api_port=0, scheduler_conf=file)) as up:
-        components = {each.name: each.arguments for each in up._components()}
+        components = {each.name: each.arguments for each in up.components()}
     assert components["scheduler"][-1] == f"--scheduler-conf={file}"
 
 

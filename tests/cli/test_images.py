@@ -118,7 +118,7 @@ def test_up_gives_its_options_of_images_to_the_agent(data: Path) -> None:
     registries = ("docker.io", "docker.io=https://mirror.example")
     options = Options(port=0, api_port=0, pods="images", registries=registries)
     with EmbeddedCluster(directory, options) as up:
-        [arguments] = [each.arguments for each in up._components() if each.name == "agent"]
+        [arguments] = [each.arguments for each in up.components() if each.name == "agent"]
     given = " ".join(arguments)
     assert "--pods images" in given
     assert "--registry docker.io --registry docker.io=https://mirror.example" in given
@@ -133,7 +133,7 @@ def test_up_gives_the_limits_of_logs_and_the_sysctls_to_the_agent(data: Path) ->
     flags = (*log_flags_of("64Ki", 3), *sysctl_flags_of("kernel.msg*"))
     options = Options(port=0, api_port=0, agent_flags=flags)
     with EmbeddedCluster(directory, options) as up:
-        [arguments] = [each.arguments for each in up._components() if each.name == "agent"]
+        [arguments] = [each.arguments for each in up.components() if each.name == "agent"]
     assert {"--container-log-max-size=64Ki", "--container-log-max-files=3"} <= {*arguments}
     assert "--allowed-unsafe-sysctls=kernel.msg*" in arguments
     settings = with_logs(AgentSettings(data_dir=data), "64Ki", 3)

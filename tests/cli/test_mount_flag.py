@@ -47,7 +47,7 @@ def data(tmp_path: Path) -> Iterator[DataDir]:
 def test_each_start_of_the_agent_gets_the_permitted_directories(data: DataDir) -> None:
     directories = (HostDir("/usr"), HostDir("/opt", read_only=True))
     with EmbeddedCluster(data, Options(port=0, api_port=0, host_dirs=directories)) as cluster:
-        (agent,) = (spec for spec in cluster._components() if spec.name == "agent")
+        (agent,) = (spec for spec in cluster.components() if spec.name == "agent")
     given = [value for flag, value in zip(agent.arguments, agent.arguments[1:], strict=False)
              if flag == "--mount"]  # fmt: skip
     assert given == ["/usr", "/opt:ro"]

@@ -23,6 +23,7 @@ from batholith.local.supervisor.supervisor import (
     UpState,
     kill_orphans,
     read_state,
+    unready_components,
 )
 
 pytestmark = pytest.mark.process
@@ -31,6 +32,11 @@ LONG_RUNNING = """
 import os, signal, sys
 os.write(int(os.environ["BATHOLITH_READY_FD"]), b"1")
 signal.signal(signal.SIGTERM, lambda *_: (print("ended", sys.argv[1], flush=True), sys.exit()))
+signal.pause()
+"""
+WAITING = """
+import signal
+print('nodes is forbidden: User "b" cannot list resource "nodes"', flush=True)
 signal.pause()
 """
 FAILING = "import sys; print('no such luck', file=sys.stderr); sys.exit(3)"
@@ -116,6 +122,23 @@ async def test_component_that_never_starts_fails_the_supervisor_with_its_log(dat
         async with asyncio.timeout(100):
             await supervisor.run(lambda: None)
     assert read_state(data) is None
+
+
+async def test_a_component_that_is_not_ready_is_named_with_the_end_of_its_log(
+    data: DataDir,
+) -> None:
+    components = [component_spec("a"), component_spec("b", WAITING)]
+    supervisor = Supervisor(data, components, program=[sys.executable], version="1", ports={})
+    running = asyncio.create_task(supervisor.run(lambda: None))
+    expected = (
+        f"b is not ready; the end of {data.logs}/b.log:\n"
+        'nodes is forbidden: User "b" cannot list resource "nodes"'
+    )
+    await until(lambda: unready_components(data) == expected)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert unready_components(data) == "", "nothing runs"
 
 
 async def test_components_of_a_killed_supervisor_are_killed(data: DataDir) -> None:

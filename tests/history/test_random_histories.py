@@ -131,7 +131,7 @@ class RecordedHistories(RuleBasedStateMachine):
     def end_watch(self, number: int, resource: str) -> None:
         """The recorder resumes with the next delivery."""
         for recorder in self.world.recorders[number : number + 1]:
-            recorder.streams[resource]._position = None
+            recorder.streams[resource].position = None
 
     @rule(faults=st.lists(st.sampled_from(["failed", "lost", "twice", ""]), max_size=4))
     def break_store(self, faults: list[str]) -> None:

@@ -135,7 +135,7 @@ def test_a_response_does_not_wait_for_the_client_to_acknowledge(
     async def nodelay() -> int:
         async with serving() as it:
             await it.idle()
-            (connection,) = it.fronts._open
+            (connection,) = it.fronts.open
             assert connection.transport is not None
             accepted = connection.transport.get_extra_info("socket")
             option: int = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -210,7 +210,7 @@ async def test_deadlines_are_extended_after_the_process_was_suspended(
 async def test_unread_response_of_an_unauthenticated_client_times_out() -> None:
     async with serving() as it:
         reader = await it.idle()
-        (front,) = it.fronts._open
+        (front,) = it.fronts.open
         front.pause_writing()
         it.pass_time(59)
         assert len(it.fronts) == 1

@@ -245,7 +245,6 @@ def test_jobs_are_filtered_suspended_and_followed_by_keys_alone(cluster: Cluster
     other = cluster.submit("sleep 1000", replicas=1)
     name = cluster.submit("while :; do echo tick; sleep 1; done", replicas=1)
     page.open(f"{cluster.url}/jobs")
-    page.errors()  # of the page of a job that another test has deleted
     page.wait_text("#live-state", "live")
     page.tab_to("a.skip")
     page.press(Keys.ENTER)
@@ -302,7 +301,6 @@ def test_the_list_goes_on_after_a_restart_of_the_api_without_double_rows(
     for name in (first, second):
         cluster.client.jobs.get(name).delete()
     page.wait(lambda: not page.all(_row(first)), "the deleted job")
-    page.errors()  # connections that were refused during the restart
 
 
 def test_pages_are_accessible_in_light_and_dark_and_fit_a_narrow_screen(cluster: Cluster) -> None:
@@ -332,7 +330,7 @@ def test_pages_are_accessible_in_light_and_dark_and_fit_a_narrow_screen(cluster:
                 assert page.driver.execute_async_script(RUN_AXE) == [], (path, dark)
                 script = "return document.documentElement.scrollWidth"
                 assert page.driver.execute_script(script) <= width, (path, width)
-        assert page.errors() == []
+                assert page.errors() == [], path
     finally:
         page.set_dark(False)
         page.resize(1100)

@@ -20,7 +20,7 @@ from batholith.local.proxy.backends import ListenAddress, backends, listening_ad
 from batholith.local.proxy.service_proxy import ServiceProxy
 from batholith.local.proxy.types import EndpointSlice, Service, ServicePort
 from batholith.machinery.clock import SystemClock
-from batholith.machinery.relay import Affinity, Relay, Side, abort_connections
+from batholith.machinery.relay import Affinity, Connections, Relay, Side
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import ENDPOINTSLICES, SERVICES
 from batholith.model.service_network import (
@@ -140,17 +140,22 @@ async def pod(address: str, port: int = 0) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def relay(*targets: Address, affinity: int = 0) -> AsyncIterator[Address]:
-    opened: set[Side] = set()
-    started = Relay(("127.128.255.1", 0), clock=SystemClock(), opened=opened)
-    started.retarget(targets, affinity_seconds=affinity)
-    await started.start()
-    assert started._server is not None
+async def relaying(*targets: Address, affinity: int = 0) -> AsyncIterator[Relay]:
+    connections = Connections(SystemClock())
+    relay = Relay(("127.128.255.1", 0), connections=connections)
+    relay.retarget(targets, affinity_seconds=affinity)
+    await relay.start()
     try:
-        yield started._server.sockets[0].getsockname()
+        yield relay
     finally:
-        await started.abort()
-        abort_connections(opened)
+        await relay.abort()
+        connections.abort()
+
+
+@asynccontextmanager
+async def relay(*targets: Address, affinity: int = 0) -> AsyncIterator[Address]:
+    async with relaying(*targets, affinity=affinity) as started:
+        yield started.address
 
 
 async def greeting(address: Address) -> str:
@@ -208,6 +213,15 @@ async def test_an_endpoint_that_refuses_is_skipped() -> None:
 async def test_without_any_endpoint_that_accepts_the_connection_is_reset() -> None:
     async with relay((POD_A, 9)) as address:
         assert await greeting(address) == ""
+
+
+async def test_a_connection_does_not_circulate_between_relays() -> None:
+    """Users may write an endpoint that is a node port of the same Service."""
+    async with pod(POD_A) as port, relaying() as found:
+        found.retarget([found.address])
+        assert await greeting(found.address) == ""
+        found.retarget([found.address, (POD_A, port)])
+        assert [await greeting(found.address) for _ in range(5)] == [POD_A] * 5
 
 
 async def test_connections_are_distributed_unless_there_is_an_affinity() -> None:

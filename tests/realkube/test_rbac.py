@@ -98,8 +98,6 @@ VOLUME_BINDING = (
 delays binding."""
 
 DEVICE_BINDING = (
-    Permission("resource.k8s.io", "devicetaintrules", "list"),
-    Permission("resource.k8s.io", "devicetaintrules", "watch"),
     Permission("resource.k8s.io", "resourceclaims", "create"),
     Permission("resource.k8s.io", "resourceclaims", "delete"),
     Permission("resource.k8s.io", "resourceclaims", "get"),

@@ -442,7 +442,7 @@ def test_preemption_frees_devices_of_pods_that_have_some() -> None:
     world.finish_termination()
     assert results(world.run()) == {}
     name = victim.partition("-")[0]
-    old = world.cluster.pod_classes.device_claims._claims[f"ns/{name}"]
+    old = world.cluster.pod_classes.device_claims.claims[f"ns/{name}"]
     world.cluster.apply(ResourceClaimEvent(old, None))
     found = results(world.run())
     assert found == {"new": ("a", ["a0" if name == "one" else "a1"])}
@@ -458,7 +458,7 @@ def test_devices_that_become_free_are_held_for_the_gang_that_has_preempted() -> 
     assert sorted(world.evicted) == ["one-t-0", "two-t-0"]
     # Of the two devices that the gang needs, one is free.
     world.finish_termination("one-t-0")
-    known = world.cluster.pod_classes.device_claims._claims
+    known = world.cluster.pod_classes.device_claims.claims
     world.cluster.apply(ResourceClaimEvent(known["ns/one"], None))
     # A gang of a queue that has less is tried before.
     world.upsert(queue("idle"))
@@ -474,7 +474,7 @@ def test_no_pod_is_evicted_for_devices_that_it_does_not_free() -> None:
     world = preemption_world("one")
     claims = world.cluster.pod_classes.device_claims
     wrong = request(selectors=[f'device.attributes["{DRIVER}"].model == "large"'])
-    world.cluster.apply(ResourceClaimEvent(claims._claims["ns/new"], claim("new", wrong)))
+    world.cluster.apply(ResourceClaimEvent(claims.claims["ns/new"], claim("new", wrong)))
     world.run()
     assert world.evicted == []
 

@@ -60,7 +60,7 @@ def store(world: SchedulerWorld, found: dict[str, tuple[str, list[str]]]) -> Non
 
 
 def known(world: SchedulerWorld, name: str) -> ResourceClaim:
-    return world.cluster.pod_classes.device_claims._claims[f"ns/{name}"]
+    return world.cluster.pod_classes.device_claims.claims[f"ns/{name}"]
 
 
 def test_a_queue_has_no_more_devices_than_its_capability() -> None:
@@ -286,7 +286,7 @@ def free_devices(world: EvictingWorld) -> None:
 
 
 def claims(world: SchedulerWorld) -> Json:
-    return world.cluster.pod_classes.device_claims._claims
+    return world.cluster.pod_classes.device_claims.claims
 
 
 @pytest.mark.parametrize("text", [FLAT, TREE])

@@ -154,7 +154,7 @@ def test_gangs_without_pods_count_as_work_for_a_thread() -> None:
 
 def test_action_tries_gangs_as_long_as_it_took_to_order_them() -> None:
     clock = FakeClock()
-    limit = CycleTimeLimit(clock, 0.05)
+    limit = CycleTimeLimit(clock)
     limit.start_cycle()
     limit.start_action()
     clock.tick(0.01)
@@ -175,7 +175,7 @@ def test_gangs_that_take_longer_to_order_than_a_cycle_lasts_need_few_cycles(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = FakeClock()
-    limit = CycleTimeLimit(clock, 0.05)
+    limit = CycleTimeLimit(clock)
 
     def slow(method: Callable[[Session, Gang], T]) -> Callable[[Session, Gang], T]:
         def call(session: Session, gang: Gang) -> T:

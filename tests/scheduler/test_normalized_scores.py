@@ -9,6 +9,7 @@ import pytest
 from support.scheduler import SchedulerWorld, node, pod, podgroup
 from support.scheduler_terms import labelled
 
+from batholith.model.node_selectors import NodeSelectorRequirement, NodeSelectorTerm
 from batholith.scheduler.framework.feasibility import FeasibilityCache
 from batholith.scheduler.framework.placer import Placer
 from batholith.scheduler.plugins.extension_points import Scores
@@ -17,8 +18,6 @@ from batholith.scheduler.state.core_types import (
     Affinity,
     Node,
     NodeAffinity,
-    NodeSelectorRequirement,
-    NodeSelectorTerm,
     PreferredSchedulingTerm,
     Taint,
 )

@@ -15,6 +15,7 @@ from support.examples import examples
 from support.oracle_world import OracleWorld
 from support.scheduler import node, pod, podgroup, queue
 
+from batholith.model.node_selectors import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from batholith.model.podgroup import PodGroup
 from batholith.model.queue import Queue
 from batholith.scheduler.state.core_types import (
@@ -22,9 +23,6 @@ from batholith.scheduler.state.core_types import (
     ContainerPort,
     Node,
     NodeAffinity,
-    NodeSelector,
-    NodeSelectorRequirement,
-    NodeSelectorTerm,
     Pod,
     Taint,
     Toleration,

@@ -3,12 +3,10 @@
 import pytest
 from support.scheduler import SchedulerWorld, node, pod, podgroup
 
+from batholith.model.node_selectors import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from batholith.scheduler.state.core_types import (
     Affinity,
     NodeAffinity,
-    NodeSelector,
-    NodeSelectorRequirement,
-    NodeSelectorTerm,
     PreferredSchedulingTerm,
     Taint,
     Toleration,

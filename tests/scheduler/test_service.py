@@ -71,7 +71,7 @@ async def test_first_cycle_waits_for_past_usage_if_that_is_configured(
             lambda **arguments: cycles.append(arguments) or run_once(**arguments)  # type: ignore[func-returns-value]
         )
         async with running(scheduler):
-            await wait_for(lambda: scheduler._events if waits else cycles)
+            await wait_for(lambda: scheduler.pending_events if waits else cycles)
             assert bool(cycles) is not waits
             scheduler.restored.set()
             await wait_for(lambda: cycles)
@@ -138,7 +138,7 @@ async def test_loop_does_not_see_or_change_the_cache_during_a_cycle_in_a_thread(
                 with pytest.raises(RuntimeError, match="a cycle is running"):
                     cache.apply(Recheck("d/g"))
                 api.put(QUEUES, "new", spec={"weight": 1}, status={"state": "Open"})
-                await wait_for(lambda: scheduler._events)
+                await wait_for(lambda: scheduler.pending_events)
                 assert "new" not in cache.queues.by_name
             finally:
                 action.release.set()

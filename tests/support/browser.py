@@ -36,10 +36,12 @@ class Browser:
 
     def __init__(self, driver: webdriver.Chrome) -> None:
         self.driver = driver
+        self._opened_at = 0.0
 
     def open(self, url: str) -> None:
         """Show a page."""
         self.driver.get(url)
+        self._opened_at = self.driver.execute_script("return performance.timing.domLoading")
 
     def find(self, selector: str) -> WebElement:
         """The element that a CSS selector matches, once there is one."""
@@ -111,9 +113,17 @@ class Browser:
         self.wait(lambda: text in self.text(selector), f"{text!r} in {selector}")
 
     def errors(self) -> list[str]:
-        """What the console has logged as an error since the last call."""
+        """What the console has logged as an error since `open`, and since the last call.
+
+        Those of the page before may arrive after it is left: requests that were refused, or that
+        concern what a test has deleted.
+        """
         logged = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
-        return [each["message"] for each in logged if each["level"] == "SEVERE"]
+        return [
+            each["message"]
+            for each in logged
+            if each["level"] == "SEVERE" and each["timestamp"] >= self._opened_at
+        ]
 
     def resize(self, width: int) -> None:
         """Set the width of the page, also below the minimum of a window."""

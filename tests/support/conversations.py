@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.api_servers import RealServerFactory
 from support.embedded_apiserver import RawResponse, Server, embedded_server
 from support.polling import wait_until_true
@@ -57,6 +58,34 @@ class RecordedConversation:
 
 
 Conversation = Callable[[RecordedConversation], Awaitable[None]]
+
+
+class Conversations:
+    """The conversations of a test module."""
+
+    def __init__(self, known: Mapping[str, Mapping[str, str]]) -> None:
+        """*known*: by conversation, substrings of accepted differences and why."""
+        self._known = known
+        self._conversations: list[Conversation] = []
+
+    def register(self, conversation: Conversation) -> Conversation:
+        """Add a conversation, as a decorator."""
+        self._conversations.append(conversation)
+        return conversation
+
+    def test(self) -> Callable[..., Awaitable[None]]:
+        """Return the test that holds each of them with both servers."""
+
+        @pytest.mark.parametrize(
+            "conversation", self._conversations, ids=[each.__name__ for each in self._conversations]
+        )
+        async def test_both_servers_return_the_same(
+            conversation: Conversation, real: RealServerFactory, tmp_path: Path
+        ) -> None:
+            known = self._known.get(conversation.__name__, {})
+            await assert_same_responses(conversation, real, tmp_path, known)
+
+        return test_both_servers_return_the_same
 
 
 async def assert_same_responses(

@@ -253,14 +253,14 @@ class HistoryWorld:
         except FencedError:
             self.recorders.remove(recorder)
         except (StoreUnavailableError, OutOfStepError):
-            recorder.streams[resource]._position = None
+            recorder.streams[resource].position = None
 
     async def _deliver(self, stream: RecordedStream, resource: str, count: int) -> None:
-        if stream._position is None:
+        if stream.position is None:
             self.resumed_at[resource] = self.clock.now().timestamp()
             await stream.resume()
-        assert stream._position is not None
-        position = int(stream._position.version)
+        assert stream.position is not None
+        position = int(stream.position.version)
         if position < self.compacted[resource]:
             error = {"kind": "Status", "code": 410, "reason": "Expired"}
             try:

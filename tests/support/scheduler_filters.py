@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from batholith.model.meta import LabelRequirement, LabelSelector
+from batholith.model.node_selectors import NodeSelectorRequirement, NodeSelectorTerm
 from batholith.scheduler.state.core_types import (
     Node,
-    NodeSelectorRequirement,
-    NodeSelectorTerm,
     PersistentVolume,
     PersistentVolumeClaim,
     Pod,

@@ -1,6 +1,6 @@
 """What commands may do: actions and their targets, by kind. Pure.
 
-:data:`TABLE` is the whole truth: the routes, the documentation and its test use it.
+The routes, the documentation and its test are derived from :data:`TABLE`.
 """
 
 from collections.abc import Mapping
@@ -65,8 +65,8 @@ TABLE: Mapping[CommandAction | QueueAction, Mapping[CommandTarget, Action]] = {
 """The action of the Command object, by action and target. A job is a Volcano job."""
 
 PATCHED = {CommandAction.SUSPEND: PatchAction.SUSPEND, CommandAction.RESUME: PatchAction.RESUME}
-"""Actions on jobs of other kinds, which have no Commands: ``spec.suspend`` is patched. So it is to
-resume a Volcano job that has it."""
+"""Actions on jobs of other kinds, which have no Commands: ``spec.suspend`` is patched. It is
+patched, too, to resume a Volcano job that has the field."""
 
 _RUNS = frozenset({Phase.RUNNING, Phase.COMPLETED})
 GOALS: Mapping[str, frozenset[str]] = {

@@ -9,7 +9,6 @@ unavailable database is back.
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -112,12 +111,10 @@ class Outcomes:
         caches: Caches,
         *,
         clock: Clock | None = None,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
         self._store = store
         self._clock = clock or SystemClock()
-        self._now = now
         self._caches = caches
         self._jobs = ObservedJobs(caches.jobs)
         caches.queues.add_event_handler(self._on_queue)
@@ -180,7 +177,7 @@ class Outcomes:
             id=record.id,
             state=state,
             detail=detail,
-            at=self._now(),
+            at=datetime.now(UTC),
             command_uid=uid or tracked.uid,
         )
         tracked.outcome = tracked.outcome or outcome
@@ -377,13 +374,13 @@ class Outcomes:
             log.exception("cannot resolve command", extra=log_fields(record))
 
     def _is_in_flight(self, record: CommandRecord) -> bool:
-        return record.received_at >= timestamp(self._now() - IN_FLIGHT)
+        return record.received_at >= timestamp(datetime.now(UTC) - IN_FLIGHT)
 
     # Resolution.
 
     async def resolve(self, record: CommandRecord) -> None:
         """Record the outcome of *record* if its Command is deleted, or is overdue."""
-        is_overdue = record.received_at < timestamp(self._now() - ISSUE_TIMEOUT)
+        is_overdue = record.received_at < timestamp(datetime.now(UTC) - ISSUE_TIMEOUT)
         if not record.command:
             await self._try_resolve(record, "", is_overdue=is_overdue)
             return
@@ -503,7 +500,7 @@ class Outcomes:
         """Remember that Jobs were listed again, at the latest now."""
         if self._jobs.lists != self._lists:
             self._lists = self._jobs.lists
-            self._listed_at = timestamp(self._now() + CLOCK_SKEW)
+            self._listed_at = timestamp(datetime.now(UTC) + CLOCK_SKEW)
 
     async def _find(
         self, resource: Resource, name: str, *, namespace: str = "", view: type[T]

@@ -8,7 +8,6 @@ again, and is executed once. :mod:`.outcomes` finds out what became of it.
 
 import logging
 import uuid
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 from ...kube.client.client import Client
@@ -41,19 +40,11 @@ NAME_TAKEN = "not issued: another Command has its name"
 class CommandService:
     """Issues commands for REST requests."""
 
-    def __init__(
-        self,
-        client: Client,
-        store: CommandStore,
-        outcomes: Outcomes,
-        *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
+    def __init__(self, client: Client, store: CommandStore, outcomes: Outcomes) -> None:
         """*client* only reads."""
         self._client = client
         self._store = store
         self._outcomes = outcomes
-        self._now = now
 
     async def issue(
         self, order: Order, *, caller: AuthenticatedCaller, operation: uuid.UUID
@@ -123,7 +114,7 @@ class CommandService:
             partition=order.scope.partition,
             who=who,
             command="" if order.is_patch else _command_name(meta.name, suffix),
-            received_at=timestamp(self._now()),
+            received_at=timestamp(datetime.now(UTC)),
         )
 
     async def _must_issue(self, record: CommandRecord) -> bool:

@@ -126,7 +126,8 @@ class RecordedStream:
         self._decoder = WatchDecoder(msgspec.Raw)
         self._timing = Timing(monotonic=clock.monotonic, sleep=clock.sleep, now=clock.now)
         self._failures = FailureLog(self._timing)
-        self._position: Position | None = None
+        self.position: Position | None = None
+        """What was recorded last; ``None`` until `resume`."""
         self._written_at = -POSITION_INTERVAL
         self._live_at = 0
         """Time in microseconds until which all changes are known to be received."""
@@ -169,11 +170,11 @@ class RecordedStream:
 
     async def resume(self) -> None:
         """Read the position, list first if there is none, and note what is delivered from then."""
-        self._position = await self._recording.position(self._recorded.name)
-        if self._position is None:
+        self.position = await self._recording.position(self._recorded.name)
+        if self.position is None:
             await self.list()
-        assert self._position is not None  # noqa: S101
-        await self._note_backlog(self._position)
+        assert self.position is not None  # noqa: S101
+        await self._note_backlog(self.position)
 
     async def _list_after_gap(self) -> float | None:
         """List; return 0, or ``None`` to retry after a delay."""
@@ -186,12 +187,12 @@ class RecordedStream:
 
     async def _watch(self) -> None:
         """Watch from the position until the watch ends."""
-        assert self._position is not None  # noqa: S101
+        assert self.position is not None  # noqa: S101
         path = self._scope.path(
             watch=True,
             allowWatchBookmarks=True,
             timeoutSeconds=WATCH_SECONDS,
-            resourceVersion=self._position.version,
+            resourceVersion=self.position.version,
         )
         async with self._client.watch_lines(path, buffer_limit=BUFFER_SIZE) as batches:
             if self._failures.is_failing:
@@ -225,8 +226,8 @@ class RecordedStream:
 
     def _note_live(self, now: int) -> None:
         """Note that all changes until *now* were received, unless there may be others before."""
-        assert self._position is not None  # noqa: S101
-        is_behind = version_number(self._position.version) < self._backlog_through
+        assert self.position is not None  # noqa: S101
+        is_behind = version_number(self.position.version) < self._backlog_through
         if not (self._was_busy or is_behind):
             self._live_at = now
 
@@ -271,15 +272,15 @@ class RecordedStream:
         self, changes: Sequence[_Change], observed_at: int, *, is_late: bool
     ) -> None:
         """Write *changes* in one transaction; a change that cannot be stored is skipped."""
-        assert self._position is not None  # noqa: S101
+        assert self.position is not None  # noqa: S101
         records = [change.record for change in changes if change.record is not None]
         is_live = not (self._was_busy or self._is_backlog(changes[-1].version))
         batch = Batch(
             resource=self._recorded.name,
-            previous=self._position.version,
+            previous=self.position.version,
             position=changes[-1].version,
             observed_at=observed_at,
-            seen_at=observed_at if is_live else self._position.observed_at,
+            seen_at=observed_at if is_live else self.position.observed_at,
             records=records,
             is_late=is_late,
         )
@@ -294,7 +295,7 @@ class RecordedStream:
                 raise
             self._log_skipped(error)
             await self._recording.write(replace(batch, records=()))
-        self._position = Position(batch.position, batch.seen_at)
+        self.position = Position(batch.position, batch.seen_at)
         self._metrics.recorded(self._recorded.name, len(records), batch.seen_at / SECOND)
 
     def _decode(self, line: bytes) -> _Change | None:
@@ -322,7 +323,7 @@ class RecordedStream:
             FencedError, StoreUnavailableError: likewise.
         """
         name, kind = self._recorded.name, self._recorded.kind
-        last = self._position or Position("", 0)
+        last = self.position or Position("", 0)
         known = await self._recording.recorded(name, kind)
         started_at = to_micros(self._clock.now())
         ended_at = 0  # of the gap: when the server had taken the version of the list
@@ -344,7 +345,7 @@ class RecordedStream:
         )
         position = Position(version, started_at)
         await self._recording.complete_list(name, position, last=last, ended_at=ended_at)
-        self._position = position
+        self.position = position
         self._metrics.gaps.labels(name).inc()
         log.info(
             "listed", extra={"resource": name, "objects": len(listed), "missing": len(missing)}

@@ -12,7 +12,6 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -101,16 +100,9 @@ def is_repeated(request: Request) -> bool:
 class IdempotencyService:
     """Claims keys, renews the claims of long requests, and deletes expired rows."""
 
-    def __init__(
-        self,
-        store: IdempotencyStore,
-        *,
-        clock: Clock | None = None,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
+    def __init__(self, store: IdempotencyStore, *, clock: Clock | None = None) -> None:
         self._store = store
         self._clock = clock or SystemClock()
-        self._now = now
         self._held: dict[str, str] = {}
         """Owners of claims by key."""
         self._releases: set[asyncio.Task[None]] = set()
@@ -131,7 +123,7 @@ class IdempotencyService:
             operation=str(uuid.uuid4()),
             fingerprint=fingerprint,
             owner=str(uuid.uuid4()),
-            now=self._now(),
+            now=datetime.now(UTC),
             lease=LEASE,
         )
         result = await self._store.claim(claim)
@@ -175,7 +167,9 @@ class IdempotencyService:
             await self._clock.sleep(RENEW_INTERVAL)
             if self._held:
                 try:
-                    await self._store.renew(list(self._held.items()), until=self._now() + LEASE)
+                    await self._store.renew(
+                        list(self._held.items()), until=datetime.now(UTC) + LEASE
+                    )
                 except StoreUnavailableError as error:
                     log.warning("cannot renew leases", extra={"error": str(error)})
 
@@ -185,7 +179,7 @@ class IdempotencyService:
             deleted = SWEEP_SIZE
             while deleted == SWEEP_SIZE:
                 try:
-                    deleted = await self._store.sweep(self._now())
+                    deleted = await self._store.sweep(datetime.now(UTC))
                 except StoreUnavailableError as error:
                     log.warning("cannot delete expired keys", extra={"error": str(error)})
                     break

@@ -26,7 +26,7 @@ def _parse_int(value: object) -> object:
 
 
 def _parse_flag(value: object) -> object:
-    """Accept what JSON has; pydantic also accepts ``yes`` and ``1``."""
+    """Accept ``true`` and ``false`` only; pydantic also accepts ``yes`` and ``1``."""
     if isinstance(value, str) and value not in ("true", "false"):
         raise ValueError("must be true or false")
     return value
@@ -42,7 +42,8 @@ def _storable(value: str) -> str:
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 
 WHOLE_NUMBER = BeforeValidator(_parse_int)
-"""Of a parameter that is an ``int``: after its ``Query``, whose limits are in the description."""
+"""Annotation of a parameter of type ``int``. It follows the ``Query`` of the parameter, so that the
+limits there are in the description."""
 
 QueryFlag = Annotated[bool, BeforeValidator(_parse_flag)]
 """``true`` or ``false``."""

@@ -27,11 +27,10 @@ class SlowReaderError(Exception):
 class TextOutput:
     """The body of one response; safe for concurrent writers, which are served in order."""
 
-    def __init__(self, send: Send, *, timeout: float = SEND_TIMEOUT) -> None:
+    def __init__(self, send: Send) -> None:
         self.started = asyncio.Event()
         """The status was sent."""
         self._send = send
-        self._timeout = timeout
         self._lock = asyncio.Lock()
 
     async def start(self) -> None:
@@ -71,10 +70,10 @@ class TextOutput:
 
     async def _send_message(self, message: Message) -> None:
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(SEND_TIMEOUT):
                 await self._send(message)
         except TimeoutError:
-            raise SlowReaderError(f"the client has not read for {self._timeout:g} s") from None
+            raise SlowReaderError(f"the client has not read for {SEND_TIMEOUT:g} s") from None
 
 
 class TextStream(Response):

@@ -8,10 +8,10 @@ from datetime import datetime
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from ...model import durations
 from ...model.quantity import parse
 from ...wire.queues import PodGroupPage, Queue, QueuePage, QueueUsage
 from .live import ChangeFilter
-from .rendering import duration
 from .rest import RestError, rest_path
 from .web import Page
 
@@ -93,7 +93,7 @@ async def show_queue(page: Page) -> Response:
     """Show what one queue has, may have, and has used."""
     usage = await page.rest.get(rest_path("queues", page.path["name"], "usage"), QueueUsage)
     seconds = 0.0 if usage.past is None else usage.past.half_life_seconds
-    return page.render("queue.html", usage=usage, half_life=duration(seconds))
+    return page.render("queue.html", usage=usage, half_life=durations.human(seconds))
 
 
 def tree(queues: Sequence[Queue]) -> Iterator[tuple[Queue, int]]:

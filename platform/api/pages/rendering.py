@@ -3,12 +3,13 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from ...model import durations
 from ...wire.jobs import PlannedStart
 
 _TYPES = {
@@ -18,7 +19,6 @@ _TYPES = {
 }
 PAGES = (("/jobs", "Jobs"), ("/queues", "Queues"), ("/cluster", "Cluster"), ("/history", "History"))
 """Path and name of the pages that every page refers to."""
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,21 +51,11 @@ def static_url(name: str) -> str:
     return f"/static/{static_files()[name].version}/{name}"
 
 
-def duration(seconds: float) -> str:
-    """Return a length of time as kubectl does, with at most two units."""
-    left = max(int(seconds), 0)
-    if left < 2 * _MINUTE:
-        return f"{left}s"
-    if left < _HOUR:
-        return f"{left // _MINUTE}m{left % _MINUTE}s"
-    if left < 2 * _DAY:
-        return f"{left // _HOUR}h{left % _HOUR // _MINUTE}m"
-    return f"{left // _DAY}d{left % _DAY // _HOUR}h"
-
-
 def between(start: datetime | None, end: datetime | None) -> str:
     """Return the time from *start* to *end* as text; empty if one is unknown."""
-    return "" if start is None or end is None else duration((end - start) / timedelta(seconds=1))
+    if start is None or end is None:
+        return ""
+    return durations.human(max((end - start).total_seconds(), 0))
 
 
 def timestamp(time: datetime | None) -> str:

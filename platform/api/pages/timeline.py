@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from ...model import durations
 from ...wire.jobs import FINAL_PHASES, Phase, PodSummary, TimelinePhase
-from .rendering import duration
 
 WIDTH = 900
 LABELS = 210
@@ -162,7 +162,7 @@ class _Scale:
                 width=max(round(self.x(span.end) - self.x(span.start), 1), 1.0),
                 state=span.state,
                 title=f"{span.text}, from {span.start.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, "
-                f"{duration((span.end - span.start).total_seconds())}",
+                f"{durations.human((span.end - span.start).total_seconds())}",
             )
             for span in spans
         ]
@@ -172,7 +172,7 @@ class _Scale:
         width = next((step for step in _TICKS if self._seconds / step <= _MAX_TICKS), _TICKS[-1])
         for number in range(min(int(self._seconds // width) + 1, 50)):
             time = self._start + timedelta(seconds=number * width)
-            yield Tick(x=self.x(time), label=f"+{duration(number * width)}")
+            yield Tick(x=self.x(time), label=f"+{durations.human(number * width)}")
 
 
 def _shorten(name: str) -> str:

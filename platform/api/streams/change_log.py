@@ -144,18 +144,12 @@ class _Group(NamedTuple):
 class ChangeLog(Generic[T]):
     """Changes of the objects of one kind, and their state after the last batch."""
 
-    def __init__(
-        self,
-        encode: Callable[[T], bytes],
-        *,
-        max_changes: int = MAX_CHANGES,
-        epoch: str | None = None,
-    ) -> None:
+    def __init__(self, encode: Callable[[T], bytes], *, max_changes: int = MAX_CHANGES) -> None:
         self.number = 0
         """Number of the last batch."""
         self.version = 0
         """The log has every change up to this resourceVersion."""
-        self.epoch = epoch or secrets.token_hex(6)
+        self.epoch = secrets.token_hex(6)
         self.is_exact = False
         """Whether it has every state up to its version, and no later one."""
         self.changes = 0

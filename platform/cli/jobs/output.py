@@ -13,6 +13,8 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 import typer
 
+from ...model import durations
+
 T = TypeVar("T")
 
 GAP = "  "
@@ -147,21 +149,12 @@ def cell_text(value: object) -> str:
 
 
 def duration_text(duration: timedelta) -> str:
-    """Return a duration as kubectl shows ages: ``45s``, ``12m``, ``5h``, ``3d``."""
-    seconds = max(int(duration.total_seconds()), 0)
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
+    """Return a duration as kubectl shows ages."""
+    return durations.human(max(duration.total_seconds(), 0))
 
 
 def show(
-    rows: Sequence[T],
-    columns: Sequence[Column[T]],
-    output: Output,
-    *,
-    name: Callable[[T], str],
-    data: Callable[[T], object] = lambda row: row,
+    rows: Sequence[T], columns: Sequence[Column[T]], output: Output, *, name: Callable[[T], str]
 ) -> None:
     """Print a list."""
     match output:
@@ -170,7 +163,7 @@ def show(
         case Output.CSV:
             emit([csv_text(rows, columns)])
         case Output.JSON | Output.YAML:
-            show_data([data(row) for row in rows], output)
+            show_data(rows, output)
         case _:
             emit(Table(columns, wide=output is Output.WIDE).lines(rows))
 

@@ -60,20 +60,20 @@ class RecordedEvent:
     """Component that recorded it, if not that of the recorder."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CorrelatorOptions:
-    """Limits of aggregation and spam filter."""
+_MAX_MESSAGES = 10
+"""Number of distinct messages from which on a group is aggregated."""
 
-    max_events: int = 10
-    """Number of distinct messages from which on a group is aggregated."""
-    max_interval: float = 600.0
-    """Seconds without an event after which a group is reset."""
-    burst_size: int = 25
-    """Burst of events per object and type."""
-    refill_interval: float = 300.0
-    """Seconds per additional event."""
-    lru_size: int = 4096
-    """Size of each table."""
+_MAX_INTERVAL = 600.0
+"""Seconds without an event after which a group is reset."""
+
+_BURST_SIZE = 25.0
+"""Burst of events per object and type."""
+
+_REFILL_INTERVAL = 300.0
+"""Seconds per additional event."""
+
+_TABLE_SIZE = 4096
+"""Maximum number of entries of each table."""
 
 
 class _LruTable(Generic[V]):
@@ -124,12 +124,11 @@ class _TokenBucket:
 class EventCorrelator:
     """Correlates recorded events into Events to write."""
 
-    def __init__(self, source: EventSource, options: CorrelatorOptions | None = None) -> None:
+    def __init__(self, source: EventSource) -> None:
         self._source = source
-        self._options = options = options or CorrelatorOptions()
-        self._aggregates = _LruTable(options.lru_size, _AggregateRecord)
-        self._event_logs = _LruTable(options.lru_size, _EventLog)
-        self._buckets = _LruTable(options.lru_size, lambda: _TokenBucket(float(options.burst_size)))
+        self._aggregates = _LruTable(_TABLE_SIZE, _AggregateRecord)
+        self._event_logs = _LruTable(_TABLE_SIZE, _EventLog)
+        self._buckets = _LruTable(_TABLE_SIZE, lambda: _TokenBucket(_BURST_SIZE))
 
     def correlate(self, recorded: RecordedEvent, now: float) -> Event | None:
         """Return the Event to write; None if the spam filter drops it.
@@ -163,11 +162,11 @@ class EventCorrelator:
 
     def _should_aggregate(self, key: Hashable, message: str, now: float) -> bool:
         group = self._aggregates.get_or_create(key)
-        if now - group.last_timestamp > self._options.max_interval:
+        if now - group.last_timestamp > _MAX_INTERVAL:
             group.messages.clear()
         group.last_timestamp = now
         group.messages[message] = None
-        if len(group.messages) < self._options.max_events:
+        if len(group.messages) < _MAX_MESSAGES:
             return False
         del group.messages[next(iter(group.messages))]
         return True
@@ -200,9 +199,9 @@ class EventCorrelator:
         )
 
     def _passes_spam_filter(self, key: Hashable, now: float) -> bool:
-        bucket, limits = self._buckets.get_or_create(key), self._options
-        gained = max(0.0, now - bucket.refilled_at) / limits.refill_interval
-        bucket.tokens = min(float(limits.burst_size), bucket.tokens + gained)
+        bucket = self._buckets.get_or_create(key)
+        gained = max(0.0, now - bucket.refilled_at) / _REFILL_INTERVAL
+        bucket.tokens = min(_BURST_SIZE, bucket.tokens + gained)
         bucket.refilled_at = now
         if bucket.tokens < 1.0:
             return False

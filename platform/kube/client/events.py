@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from ...model.meta import ObjectReference
@@ -26,7 +26,6 @@ from ..timing import Timing
 from .client import Client
 from .event_correlator import (
     COMBINED_PREFIX,
-    CorrelatorOptions,
     Event,
     EventCorrelator,
     EventSource,
@@ -40,6 +39,9 @@ EventType = Literal["Normal", "Warning"]
 DROP_LOG_INTERVAL = 10.0
 """Seconds between two messages about dropped events."""
 
+_RETRY_INTERVAL = 10.0
+"""Seconds between attempts to send an Event; the first delay is a random fraction of it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecorderOptions:
@@ -49,9 +51,6 @@ class EventRecorderOptions:
     """Maximum queued events: a burst of a thousand jobs, some 5 MB."""
     max_attempts: int = 12
     """Attempts to send an Event while the connection fails."""
-    retry_interval: float = 10.0
-    """Seconds between attempts; the first delay is a random fraction of it."""
-    correlator_options: CorrelatorOptions = field(default_factory=CorrelatorOptions)
     timing: Timing | None = None
     """Defaults to that of the client."""
 
@@ -98,7 +97,7 @@ class EventRecorder:
         self._options = options or EventRecorderOptions()
         self._timing = self._options.timing or client.timing
         source = EventSource(component=component, host=instance or socket.gethostname())
-        self._correlator = EventCorrelator(source, self._options.correlator_options)
+        self._correlator = EventCorrelator(source)
         self._queue: dict[tuple[str, ...], _QueuedEvent] = {}
         """By what repetitions have in common, in the order of writing."""
         self._drops_logged_at = float("-inf")
@@ -211,7 +210,7 @@ class EventRecorder:
                 log.info("cannot send event", extra={"error": str(error), "attempt": attempt})
                 if attempt < self._options.max_attempts:
                     fraction = self._timing.random() if attempt == 1 else 1.0
-                    await self._timing.sleep(self._options.retry_interval * fraction)
+                    await self._timing.sleep(_RETRY_INTERVAL * fraction)
             else:
                 return
         self._count("unreachable")

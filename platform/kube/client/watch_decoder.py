@@ -116,7 +116,8 @@ class WatchDecoder(Generic[T]):
             return Bookmark(
                 meta.resource_version, meta.annotations.get(INITIAL_EVENTS_END) == "true"
             )
-        raise ObjectDecodeError(str(cause), event_type=raw_event.type, metadata=meta) from cause
+        problem = str(cause).replace("`$.object.", "`$.")  # a path in the object, as in a list
+        raise ObjectDecodeError(problem, event_type=raw_event.type, metadata=meta) from cause
 
 
 def _decode_status_error(raw: msgspec.Raw) -> ApiError:

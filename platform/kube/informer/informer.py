@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypedDict, TypeVar, Unpack
 
-from ...model.meta import HasMeta
+from ...model.meta import HasMeta, ObjectMeta
 from ...model.names import Resource
 from ..client.client import Client
 from ..client.codec import ListScope
@@ -165,6 +165,10 @@ def _wants_all(_: object) -> bool:
     return True
 
 
+def _ignore(_: ObjectMeta, problem: str) -> None:
+    """Do nothing else than to log the object."""
+
+
 class _InitialReplay(Generic[T]):
     """A handler during its initial replay.
 
@@ -249,6 +253,9 @@ class InformerScope(TypedDict, Generic[T], total=False):
 
     options: InformerOptions
 
+    on_undecodable: Callable[[ObjectMeta, str], None]
+    """Called with the metadata of each object that does not fit the view, and the reason."""
+
 
 class Informer(Generic[T]):
     """Informer of one resource, decoded as *view*."""
@@ -271,7 +278,14 @@ class Informer(Generic[T]):
         self._store = _IndexedStore[T](
             self.name, view, scope.get("indexes", {}), scope.get("transform")
         )
-        self._reflector = Reflector(client, selected, view, self._store, options)
+        self._reflector = Reflector(
+            client,
+            selected,
+            view,
+            self._store,
+            options,
+            on_undecodable=scope.get("on_undecodable", _ignore),
+        )
         self._timing = options.timing or client.timing
         self.is_optional = False
         """Whether a cluster may lack the resource, or the right to read it."""

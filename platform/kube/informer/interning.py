@@ -25,7 +25,7 @@ _UNIQUE_FIELDS = frozenset({"name", "uid", "resource_version", "generate_name"})
 """Fields whose values hardly ever repeat."""
 
 _VOLATILE_SUFFIXES = ("_timestamp", "_time", "_at", "_ip", "_id")
-"""Suffixes of fields due to which a internable struct hardly ever repeats."""
+"""Suffixes of the names of fields that let the values of a struct hardly ever repeat."""
 
 _SCALARS = (str, int, float, bool, NoneType)
 

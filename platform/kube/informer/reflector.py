@@ -12,7 +12,7 @@ changes must not wait for. :mod:`.relist` merges the two.
 import asyncio
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
@@ -127,12 +127,15 @@ class Reflector(Generic[T]):
         view: type[T],
         store: ReflectorStore[T],
         options: InformerOptions,
+        *,
+        on_undecodable: Callable[[ObjectMeta, str], None],
     ) -> None:
         self.stats = ReflectorStats()
         self._client = client
         self._scope = scope
         self._store = store
         self._options = options
+        self._on_undecodable = on_undecodable
         self._timing = options.timing or client.timing
         self._decode_object = codec.decoder_for(view).decode
         self._decoder = WatchDecoder(view)
@@ -430,6 +433,7 @@ class Reflector(Generic[T]):
         """Keep the previous state, if any, of an undecodable object."""
         self._count_undecodable(meta, problem)
         relist.add_undecodable(meta)
+        self._on_undecodable(meta, problem)
 
     def _count_undecodable(self, meta: ObjectMeta, problem: str) -> None:
         self.stats.undecodable += 1
@@ -473,6 +477,8 @@ class Reflector(Generic[T]):
             return
         if error.event_type == "DELETED":
             self._store.delete(meta.key)
+        else:
+            self._on_undecodable(meta, str(error))
         if meta.resource_version:
             self._store.version = meta.resource_version
 

@@ -100,7 +100,7 @@ async def request_certificate(
         log.info("waiting for an earlier certificate request", extra={"request": name})
     else:
         _report_skew(created)
-    return await _wait_issued(client, name, key)
+    return await wait_issued(client, name, key)
 
 
 def _report_skew(created: dict[str, Any]) -> None:
@@ -114,7 +114,12 @@ def _report_skew(created: dict[str, Any]) -> None:
         )
 
 
-async def _wait_issued(client: Client, name: str, key: EllipticCurvePrivateKey) -> bytes:
+async def wait_issued(client: Client, name: str, key: EllipticCurvePrivateKey) -> bytes:
+    """Wait until the request *name* is approved; return the certificate, which fits *key*.
+
+    Raises:
+        CertificateError: the request is denied, or not approved in time.
+    """
     deadline = time.monotonic() + _APPROVAL_TIMEOUT
     while time.monotonic() < deadline:
         found = await client.get(CSRS, name, view=dict)
@@ -203,10 +208,11 @@ class NodeCertificates:
     async def run(self) -> None:
         """Renew the certificates before they expire, until cancelled."""
         while True:
-            renewed = [await self._renew_if_due(each) for each in (CLIENT_SIGNER, SERVING_SIGNER)]
+            renewed = [await self.renew_if_due(each) for each in (CLIENT_SIGNER, SERVING_SIGNER)]
             await self._clock.sleep(_CHECK_INTERVAL if all(renewed) else _RETRY_INTERVAL)
 
-    async def _renew_if_due(self, signer: str) -> bool:
+    async def renew_if_due(self, signer: str) -> bool:
+        """Renew the certificate of *signer*, if it is time; return whether it was."""
         hosts = (self._identity.address,) if signer == SERVING_SIGNER else ()
         pair = load(self._path(signer))
         if not is_due(pair, now=self._clock.now(), hosts=hosts):

@@ -40,6 +40,7 @@ from .pods.node_context import HostsFileManager, NodeContext
 from .pods.orphans import kill_orphan, stop_all_pods
 from .pods.pod_worker import PodWorker
 from .pods.records import PodDir, PodRecord, create_dirs
+from .pods.undecodable import UndecodablePods
 from .pods.usage_meter import NODE, UsageMeter
 from .retry import retry_until_done
 from .runtime import cgroups, logs, usage
@@ -98,7 +99,11 @@ class RealNode:
         self._context: NodeContext | None = None
         self._stopping = False
         selector = f"spec.nodeName={settings.node_name}"
-        self._pods = Informer(client, PODS, Pod, field_selector=selector)
+        warn = self._record_pod_warning
+        self._undecodable = UndecodablePods(client, self._workers, warn, clock=clock)
+        self._pods = Informer(
+            client, PODS, Pod, field_selector=selector, on_undecodable=self._undecodable.add
+        )
         self._services = Informer(
             client, SERVICES, Service, indexes={_NAMESPACE_INDEX: lambda s: (s.metadata.namespace,)}
         )
@@ -122,7 +127,7 @@ class RealNode:
         self._devices = DeviceManager(settings.devices, settings.data_dir / "devices.json")
         self._device_slice = SlicePublisher(client, settings.node_name)
         self._admission = PodAdmission(settings, self._pods, self._workers.get)
-        self._host_ports = HostPorts(clock, self._record_pod_warning)
+        self._host_ports = HostPorts(clock, warn)
         self._packet_filter: PacketFilter | None = None
         self._network: HostNetwork | NamespaceNetwork = HostNetwork()
         if settings.network is PodNetwork.NAMESPACES:
@@ -170,6 +175,7 @@ class RealNode:
             if is_entered():
                 watch = functools.partial(watch_uplink, self._record_event, clock=self._clock)
                 self._supervise("uplink", watch)
+            self._supervise("undecodable pods", self._undecodable.run)
             self._supervise("node heartbeat", node_status.run)
             self._supervise("log trimming", self._truncate_logs)
             self._supervise("memory guard", self._enforce_memory_limits)
@@ -315,21 +321,19 @@ class RealNode:
             self._context.record_event(pod, reason, message, warning=True)
 
     async def _serve(self, stack: AsyncExitStack) -> int:
-        files = self._settings.serving
-        if files is None:
+        settings = self._settings
+        if (files := settings.serving) is None:
             return 0
         access = PodAccess(
             self._pods,
             self._commands,
-            self._settings.data_dir,
+            settings.data_dir,
             clock=self._clock,
             context=lambda: self._context,
         )
         server = AgentServer(access, self._clock, access, self)
-        settings = self._settings
         listening = server.running(
             files,
-            port=settings.listen_port,
             host=self._address,
             limits=settings.limits,
             metrics=settings.listener_metrics,

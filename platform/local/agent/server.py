@@ -132,15 +132,14 @@ class AgentServer:
         self,
         files: ServingFiles,
         *,
-        port: int,
         host: str = "127.0.0.1",
         limits: Limits | None = None,
         metrics: ListenerMetrics | None = None,
     ) -> AsyncIterator[int]:
-        """Listen on *host* for the block; yield the port.
+        """Listen on a free port of *host* for the block; yield the port.
 
         Raises:
-            OSError: the port is in use, or the files cannot be read.
+            OSError: *host* is no address of this machine, or the files cannot be read.
             UnsafePathError: other users may read the key.
         """
         context = server_context(files)
@@ -153,7 +152,7 @@ class AgentServer:
             metrics=metrics,
             upgrade_handler=self._serve_upgrade,
         )
-        sockets = await bind(host, port)
+        sockets = await bind(host, 0)
         renewal = asyncio.create_task(_watch_certificate(context, files, self.clock))
         try:
             async with serve_application(

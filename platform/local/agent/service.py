@@ -54,6 +54,6 @@ class Agent:
 
         Raises:
             ApiError: the API server rejected the registration of a node.
-            OSError: the log server's port is in use, or its files cannot be read.
+            OSError: the files of the log server cannot be read.
         """
         await self._nodes.run(ready or asyncio.Event(), self._shutdown)

@@ -125,9 +125,6 @@ class AgentSettings:
     serving: ServingFiles | None = None
     """TLS files of the log server; ``None`` disables it."""
 
-    listen_port: int = 0
-    """Port of the log server; 0 selects a free one."""
-
     limits: Limits = field(default_factory=Limits)
     """Limits of the log server's connections and requests."""
 

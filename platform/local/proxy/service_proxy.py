@@ -19,7 +19,7 @@ from ...machinery.datagram_relay import DatagramRelay, Sessions
 from ...machinery.event_recorder import Recorder
 from ...machinery.reconcile.controller import Controller, ControllerSettings, Sync
 from ...machinery.reconcile.events import Event, Events, Notices
-from ...machinery.relay import Address, Relay, Side, abort_connections
+from ...machinery.relay import Address, Connections, Relay
 from ...model.meta import ObjectMeta
 from ...model.names import ENDPOINTSLICES, SERVICES
 from ...model.service_network import HOST_RANGES, AddressRanges
@@ -124,8 +124,7 @@ class ServiceProxy(Controller[ProxyView, Effect]):
         self._relays: dict[str, dict[ListenAddress, AnyRelay]] = {}
         self._changed = True
         """Whether the rules may have to change."""
-        self._connections: set[Side] = set()
-        """Of all relays, those that listen no more among them."""
+        self._connections = Connections(self.clock)
         self._sessions = Sessions(self.clock)
         self._notices = Notices(Events(recorder, SERVICES))
         self.keep(self._notices)
@@ -157,7 +156,7 @@ class ServiceProxy(Controller[ProxyView, Effect]):
             for relays in self._relays.values():
                 for relay in relays.values():
                     await relay.abort()
-            abort_connections(self._connections)
+            self._connections.abort()
             if self._rules is not None:
                 self._rules.remove()
 
@@ -247,7 +246,7 @@ class ServiceProxy(Controller[ProxyView, Effect]):
             bind = bind_datagrams_on_machine if is_of_machine else bind_datagrams
             return DatagramRelay(listen.address, sessions=self._sessions, listen=bind)
         create = listen_on_machine if is_of_machine else socket.create_server
-        return Relay(listen.address, clock=self.clock, opened=self._connections, listen=create)
+        return Relay(listen.address, connections=self._connections, listen=create)
 
     def _warn(self, key: str, view: ProxyView, address: ListenAddress, error: OSError) -> None:
         host, port, protocol = address

@@ -78,9 +78,6 @@ class Settings:
     optional_crds: Sequence[dict[str, Any]] = ()
     """Custom resource definitions to install at start if they are missing."""
 
-    extra_cert_names: Sequence[str] = ()
-    """Additional host names and addresses for the serving certificates."""
-
     limits: Limits = field(default_factory=Limits)
     """Limits per client of the listener."""
 
@@ -148,7 +145,6 @@ async def running(settings: Settings) -> AsyncIterator[RunningServer]:
         settings.host,
         *((network.host,) if network else ()),
         *((service.getsockname()[0],) if service else ()),
-        *settings.extra_cert_names,
         *pki.names_in(settings.pod_network),
     )
     certs = pki.ensure(settings.data_dir / "pki", names=hosts)

@@ -50,9 +50,14 @@ MAX_LOG_BYTES = 10 * 2**20
 class ComponentFailedError(Exception):
     """A component does not start; the text shows the end of its log."""
 
-    def __init__(self, name: str, log_file: Path) -> None:
-        lines = log_file.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-        super().__init__("\n".join([f"{name} does not start; the end of {log_file}:", *lines]))
+    def __init__(self, name: str, data: DataDir) -> None:
+        super().__init__(_log_tail(data, name, "does not start"))
+
+
+def _log_tail(data: DataDir, name: str, problem: str) -> str:
+    log_file = data.logs / f"{name}.log"
+    lines = log_file.read_text(errors="replace").splitlines() if log_file.exists() else []
+    return "\n".join([f"{name} {problem}; the end of {log_file}:", *lines[-LOG_TAIL_LINES:]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +123,13 @@ def read_state(data: DataDir) -> UpState | None:
         if data.is_locked_by_other():
             raise DamagedStateError(data) from None
         return None
+
+
+def unready_components(data: DataDir) -> str:
+    """Return which components are not ready, each with the end of its log."""
+    state = read_state(data)
+    unready = [] if state is None else [n for n, each in state.components.items() if not each.ready]
+    return "\n".join(_log_tail(data, name, "is not ready") for name in unready)
 
 
 def kill_orphans(data: DataDir) -> list[str]:
@@ -226,9 +238,7 @@ class Supervisor:
                 not child.ready.is_set()
                 and self._state.components[child.spec.name].restarts >= MAX_START_ATTEMPTS
             ):
-                raise ComponentFailedError(
-                    child.spec.name, self._data.logs / f"{child.spec.name}.log"
-                )
+                raise ComponentFailedError(child.spec.name, self._data)
             if loop.time() - started > BACKOFF_RESET_AFTER:
                 backoff = INITIAL_BACKOFF
             await asyncio.sleep(backoff)

@@ -64,11 +64,10 @@ class AutoscalerController(Controller[AutoscalerView, AutoscalerEffect]):
         *,
         autoscalers: Informer[Autoscaler],
         recorder: Recorder | None = None,
-        settings: ControllerSettings | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Create the controller; *client* may read and set scales."""
-        super().__init__("horizontalpodautoscaler", settings or ControllerSettings(), clock=clock)
+        super().__init__("horizontalpodautoscaler", ControllerSettings(), clock=clock)
         self._client = client
         self._recorder = recorder
         self._autoscalers = WriteThroughCache(

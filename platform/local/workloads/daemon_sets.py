@@ -51,12 +51,11 @@ class DaemonSetController(Controller[DaemonView, DaemonEffect]):
         nodes: Informer[Node],
         revisions: Informer[Revision],
         pods: Informer[Pod],
-        settings: ControllerSettings | None = None,
         clock: Clock | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         """*daemon_sets* has the index ``namespace``, *revisions* and *pods* ``owner``."""
-        super().__init__("daemonset", settings or ControllerSettings(), clock=clock)
+        super().__init__("daemonset", ControllerSettings(), clock=clock)
         self._sets = WriteThroughCache(client, DAEMONSETS, DaemonSet, daemon_sets, clock=self.clock)
         self._nodes = nodes
         self._revisions = RevisionWrites(

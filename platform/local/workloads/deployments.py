@@ -48,12 +48,11 @@ class DeploymentController(Controller[DeploymentView, DeploymentEffect]):
         deployments: Informer[Deployment],
         replica_sets: Informer[ReplicaSet],
         pods: Informer[Pod],
-        settings: ControllerSettings | None = None,
         clock: Clock | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         """*deployments* has the index ``namespace``, the others ``owner``."""
-        super().__init__("deployment", settings or ControllerSettings(), clock=clock)
+        super().__init__("deployment", ControllerSettings(), clock=clock)
         self._client = client
         self._deployments = WriteThroughCache(
             client, DEPLOYMENTS, Deployment, deployments, clock=self.clock

@@ -101,10 +101,9 @@ class DeviceTaintRuleController(Controller[TaintRuleView, WriteRuleCondition]):
         client: Client,
         taints: DeviceTaints,
         *,
-        settings: ControllerSettings | None = None,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__("device-taint-rules", settings or ControllerSettings(), clock=clock)
+        super().__init__("device-taint-rules", ControllerSettings(), clock=clock)
         self._taints = taints
         self._rules = WriteThroughCache(
             client, DEVICETAINTRULES, DeviceTaintRule, taints.rules, clock=self.clock
@@ -205,10 +204,9 @@ class DeviceTaintEvictionController(Controller[PodTaintsView, PodTaintsEffect]):
         rule_status: DeviceTaintRuleController,
         *,
         recorder: Recorder | None = None,
-        settings: ControllerSettings | None = None,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__("device-taint-eviction", settings or ControllerSettings(), clock=clock)
+        super().__init__("device-taint-eviction", ControllerSettings(), clock=clock)
         self._taints = taints
         self._rule_status = rule_status
         self._recorder = recorder

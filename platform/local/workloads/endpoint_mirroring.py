@@ -81,11 +81,10 @@ class EndpointMirroringController(Controller[MirrorView, Effect]):
         *,
         services: Informer[Service],
         recorder: Recorder | None = None,
-        settings: ControllerSettings | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Read with *client*, write with *slices_client*."""
-        super().__init__("endpointslicemirroring", settings or ControllerSettings(), clock=clock)
+        super().__init__("endpointslicemirroring", ControllerSettings(), clock=clock)
         self._services, self._recorder = services, recorder
         managed = f"{ENDPOINTS_MANAGED_BY}!={ENDPOINTS_MANAGER}"
         self._endpoints = Informer(client, ENDPOINTS, Endpoints, label_selector=managed)

@@ -75,14 +75,13 @@ class EndpointsController(Controller[ServiceView, Effect]):
         *,
         services: Informer[Service],
         pods: Informer[Pod],
-        settings: ControllerSettings | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Read with *client*; write with those of the controllers that Kubernetes has for both.
 
         *services* and *pods* have the index ``namespace``.
         """
-        super().__init__("endpointslice", settings or ControllerSettings(), clock=clock)
+        super().__init__("endpointslice", ControllerSettings(), clock=clock)
         self._services, self._pods = services, pods
         endpoints = Informer(
             client,

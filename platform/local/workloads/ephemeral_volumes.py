@@ -67,11 +67,10 @@ class EphemeralVolumeController(Controller[EphemeralVolumesView, EphemeralVolume
         pods: Informer[Pod],
         claims: Informer[Claim],
         recorder: Recorder,
-        settings: ControllerSettings | None = None,
         clock: Clock | None = None,
     ) -> None:
         """*pods* has the index of :func:`volume_claims_of`."""
-        super().__init__("ephemeral-volumes", settings or ControllerSettings(), clock=clock)
+        super().__init__("ephemeral-volumes", ControllerSettings(), clock=clock)
         self._pods = pods
         self._claims = WriteThroughCache(
             client, PERSISTENTVOLUMECLAIMS, Claim, claims, clock=self.clock

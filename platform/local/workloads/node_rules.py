@@ -1,10 +1,12 @@
 """On which nodes the pods of a DaemonSet run: a pure function of its template and a node."""
 
-from collections.abc import Mapping
 from typing import NamedTuple
+
+import msgspec
 
 from ...model.base import ApiStruct
 from ...model.meta import ObjectMeta
+from ...model.node_selectors import NodeSelector
 from ...model.tolerations import tolerates
 from .types import Json
 
@@ -78,42 +80,7 @@ def _matches_affinity(spec: Json, node: Node) -> bool:
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     if required is None:
         return True
-    return any(_matches_term(term, node) for term in required.get("nodeSelectorTerms") or ())
-
-
-def _matches_term(term: Json, node: Node) -> bool:
-    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
-    if not expressions and not fields:
-        return False
-    own = {"metadata.name": node.metadata.name}
-    return all(_matches(each, node.metadata.labels) for each in expressions) and all(
-        _matches(each, own) for each in fields
-    )
-
-
-def _matches(requirement: Json, labels: Mapping[str, str]) -> bool:
-    value, values = labels.get(requirement.get("key", "")), requirement.get("values") or ()
-    match requirement.get("operator"):
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt":
-            return _number(value) > _number(values[0]) if value and values else False
-        case "Lt":
-            return _number(value) < _number(values[0]) if value and values else False
-    return False
-
-
-def _number(text: str) -> float:
-    try:
-        return int(text)
-    except ValueError:
-        return float("nan")  # in no order to any number
+    return msgspec.convert(required, NodeSelector).matches(node.metadata.name, labels)
 
 
 def pinned_affinity(affinity: Json | None, node: str) -> Json:

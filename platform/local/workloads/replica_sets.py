@@ -41,13 +41,12 @@ class ReplicaSetController(Controller[ReplicaView, ReplicaEffect]):
         *,
         replica_sets: Informer[ReplicaSet],
         pods: Informer[Pod],
-        settings: ControllerSettings | None = None,
         clock: Clock | None = None,
         recorder: Recorder | None = None,
         names: NameGenerator | None = None,
     ) -> None:
         """*replica_sets* has the indexes ``namespace`` and ``owner``, *pods* also ``orphans``."""
-        super().__init__(resource.kind.lower(), settings or ControllerSettings(), clock=clock)
+        super().__init__(resource.kind.lower(), ControllerSettings(), clock=clock)
         self._resource = resource
         self._sets = WriteThroughCache(client, resource, ReplicaSet, replica_sets, clock=self.clock)
         self._pods = PodWrites(

@@ -64,11 +64,10 @@ class PodClaimController(Controller[PodClaimsView, PodClaimsEffect]):
         claims: Informer[ResourceClaim],
         templates: Informer[ResourceClaimTemplate],
         recorder: Recorder | None = None,
-        settings: ControllerSettings | None = None,
         clock: Clock | None = None,
     ) -> None:
         """*pods* has the indexes of :func:`claims_of` and :func:`templates_of`."""
-        super().__init__("resource-claims-of-pods", settings or ControllerSettings(), clock=clock)
+        super().__init__("resource-claims-of-pods", ControllerSettings(), clock=clock)
         self._pods = WriteThroughCache(client, PODS, Pod, pods, clock=self.clock)
         self._claims = WriteThroughCache(
             client, RESOURCECLAIMS, ResourceClaim, claims, clock=self.clock
@@ -155,11 +154,10 @@ class ResourceClaimController(Controller[ClaimView, ClaimEffect]):
         *,
         pods: Informer[Pod],
         claims: Informer[ResourceClaim],
-        settings: ControllerSettings | None = None,
         clock: Clock | None = None,
     ) -> None:
         """*claims* has the index ``owner``."""
-        super().__init__("resource-claims", settings or ControllerSettings(), clock=clock)
+        super().__init__("resource-claims", ControllerSettings(), clock=clock)
         self._client = client
         self._pods = pods
         self._claims = WriteThroughCache(

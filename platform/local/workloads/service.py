@@ -1,14 +1,14 @@
 """Assembles the controllers of workloads and Services, which share their informers."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypedDict
+from typing import Any
 
 from ...kube.client.client import Client
 from ...kube.client.identity import Identity
 from ...kube.informer.informer import Informer
 from ...machinery.clock import Clock
 from ...machinery.event_recorder import Recorder, SharedRecorder
-from ...machinery.reconcile.controller import Controller, ControllerSettings
+from ...machinery.reconcile.controller import Controller
 from ...model.meta import HasMeta
 from ...model.names import (
     CONTROLLERREVISIONS,
@@ -74,31 +74,20 @@ _CLAIM_CONTROLLER = "resource-claim-controller"
 _DEVICE_TAINT_CONTROLLER = "device-taint-eviction-controller"
 
 
-class _Common(TypedDict):
-    """Arguments that all controllers have."""
-
-    settings: ControllerSettings | None
-    clock: Clock | None
-
-
 def workload_controllers(
-    client: Client,
-    recorder: SharedRecorder,
-    *,
-    clock: Clock | None = None,
-    settings: ControllerSettings | None = None,
+    client: Client, recorder: SharedRecorder, *, clock: Clock | None = None
 ) -> Mapping[str, Controller[Any, Any]]:
     """Return the controllers by name; they read as the user of *client*."""
-    return _Builder(client, recorder, {"settings": settings, "clock": clock}).build()
+    return _Builder(client, recorder, clock).build()
 
 
 class _Builder:
     """Creates the controllers; each writes as the service account that it has in Kubernetes."""
 
-    def __init__(self, client: Client, recorder: SharedRecorder, common: _Common) -> None:
+    def __init__(self, client: Client, recorder: SharedRecorder, clock: Clock | None) -> None:
         self._client = client
         self._recorder = recorder
-        self._common = common
+        self._clock = clock
         self._pods = Informer(
             client,
             PODS,
@@ -142,7 +131,7 @@ class _Builder:
                 self._account(_CLAIM_CONTROLLER),
                 pods=self._pods,
                 claims=self._claims,
-                **self._common,
+                clock=self._clock,
             ),
             **self._device_taints(),
         }
@@ -165,7 +154,7 @@ class _Builder:
             self._account("endpointslice-controller"),
             services=self._services,
             pods=self._pods,
-            **self._common,
+            clock=self._clock,
         )
 
     def _mirroring(self) -> EndpointMirroringController:
@@ -174,7 +163,7 @@ class _Builder:
             self._account("endpointslicemirroring-controller"),
             services=self._services,
             recorder=self._events("endpoint-slice-mirroring-controller"),
-            **self._common,
+            clock=self._clock,
         )
 
     def _deployments(self) -> DeploymentController:
@@ -186,7 +175,7 @@ class _Builder:
             replica_sets=self._replica_sets,
             pods=self._pods,
             recorder=self._events("deployment-controller"),
-            **self._common,
+            clock=self._clock,
         )
 
     def _replicas(
@@ -198,7 +187,7 @@ class _Builder:
             replica_sets=replica_sets,
             pods=self._pods,
             recorder=self._events(name),
-            **self._common,
+            clock=self._clock,
         )
 
     def _stateful_sets(self) -> StatefulSetController:
@@ -211,7 +200,7 @@ class _Builder:
             claims=self._volume_claims,
             pods=self._pods,
             recorder=self._events("statefulset-controller"),
-            **self._common,
+            clock=self._clock,
         )
 
     def _daemon_sets(self) -> DaemonSetController:
@@ -224,7 +213,7 @@ class _Builder:
             revisions=self._revisions,
             pods=self._pods,
             recorder=self._events("daemonset-controller"),
-            **self._common,
+            clock=self._clock,
         )
 
     def _ephemeral_volumes(self) -> EphemeralVolumeController:
@@ -233,7 +222,7 @@ class _Builder:
             pods=self._pods,
             claims=self._volume_claims,
             recorder=self._events("ephemeral_volume"),
-            **self._common,
+            clock=self._clock,
         )
 
     def _pod_claims(self) -> PodClaimController:
@@ -243,7 +232,7 @@ class _Builder:
             claims=self._claims,
             templates=Informer(self._client, RESOURCECLAIMTEMPLATES, ResourceClaimTemplate),
             recorder=self._events("resource_claim"),
-            **self._common,
+            clock=self._clock,
         )
 
     def _device_taints(self) -> Mapping[str, Controller[Any, Any]]:
@@ -256,7 +245,7 @@ class _Builder:
             ),
             rules=Informer(self._client, DEVICETAINTRULES, DeviceTaintRule),
         )
-        rules = DeviceTaintRuleController(client, taints, **self._common)
+        rules = DeviceTaintRuleController(client, taints, clock=self._clock)
         return {
             "device-taint-rules": rules,
             _DEVICE_TAINT_CONTROLLER: DeviceTaintEvictionController(
@@ -264,7 +253,7 @@ class _Builder:
                 taints,
                 rules,
                 recorder=self._events(_DEVICE_TAINT_CONTROLLER),
-                **self._common,
+                clock=self._clock,
             ),
         }
 
@@ -273,7 +262,7 @@ class _Builder:
             self._account("horizontal-pod-autoscaler"),
             autoscalers=Informer(self._client, AUTOSCALERS, Autoscaler),
             recorder=self._events("horizontal-pod-autoscaler"),
-            **self._common,
+            clock=self._clock,
         )
 
 

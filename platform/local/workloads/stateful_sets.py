@@ -47,12 +47,11 @@ class StatefulSetController(Controller[StatefulView, StatefulEffect]):
         revisions: Informer[Revision],
         claims: Informer[Claim],
         pods: Informer[Pod],
-        settings: ControllerSettings | None = None,
         clock: Clock | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         """*stateful_sets* has the index ``namespace``, *revisions* and *pods* ``owner``."""
-        super().__init__("statefulset", settings or ControllerSettings(), clock=clock)
+        super().__init__("statefulset", ControllerSettings(), clock=clock)
         self._sets = WriteThroughCache(
             client, STATEFULSETS, StatefulSet, stateful_sets, clock=self.clock
         )

@@ -19,37 +19,37 @@ class Type(NamedTuple):
 
     parameters: tuple["Type", ...] = ()
     name: str = ""
-    """Of a message or an abstract type."""
+    """Name of a message or an abstract type; empty for other kinds."""
 
 
 class Expression(NamedTuple):
-    """A node of the syntax tree, as a tuple of what its kind has."""
+    """A node of the syntax tree; attributes that its kind does not have keep their defaults."""
 
     id: int
     kind: str
     """``literal``, ``ident``, ``select``, ``call``, ``list``, ``map``, ``message`` or ``loop``."""
 
     name: str = ""
-    """Of a variable, field or function."""
+    """Name of a variable, field or function."""
 
     operands: Sequence["Expression"] = ()
-    """Operand of a selection; arguments of a call; items, or keys and values; of a loop the range,
-    the initial value, the condition, the step and the result."""
+    """The operand of a selection, the arguments of a call, the items of a list, or the keys and
+    values of a map. A loop has its range, initial value, condition, step and result."""
 
     target: "Expression | None" = None
-    """Of a call of a member."""
+    """The object of a call of a member function."""
 
     is_test: bool = False
-    """Whether a selection is that of ``has()``."""
+    """Whether a selection is the argument of ``has()``."""
 
     variables: tuple[str, str] = ("", "")
-    """Of a loop: that of the items, and the accumulator."""
+    """Names of the variables of a loop: that of the items, and the accumulator."""
 
     value: "int | str | None" = None
-    """Of a literal number or text."""
+    """Value of a literal number or text."""
 
     size: int = 1
-    """Of a literal: characters or bytes."""
+    """Number of characters or bytes of a literal."""
 
 
 class Checked(NamedTuple):

@@ -114,7 +114,6 @@ class Environment:
         self,
         variables: Mapping[str, str],
         *,
-        types: "cel.Env | None" = None,
         signatures: Iterable[Signature] = (),
         descriptors: Any = None,
     ) -> None:

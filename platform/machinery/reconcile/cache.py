@@ -45,7 +45,7 @@ class _OwnWrite(Generic[T]):
 class WriteThroughCache(Generic[T]):
     """Objects as the informer has them, or as this controller wrote them if that is newer.
 
-    An own write is dropped once the informer has its version, and after *ttl* seconds at the
+    An own write is dropped once the informer has its version, and after `TTL` seconds at the
     latest, because a server that was restored from a backup never reaches it.
     """
 
@@ -57,14 +57,12 @@ class WriteThroughCache(Generic[T]):
         informer: Informer[T],
         *,
         clock: Clock,
-        ttl: float = TTL,
     ) -> None:
         self.informer = informer
         self._client = client
         self._resource = resource
         self._view = view
         self._clock = clock
-        self._ttl = ttl
         self._own: dict[str, _OwnWrite[T]] = {}
         self._by_value: dict[tuple[str, str], set[str]] = {}
         """Keys of own writes by the name of an index and the value of the written object."""
@@ -138,7 +136,7 @@ class WriteThroughCache(Generic[T]):
         return None
 
     def _is_newer(self, own: _OwnWrite[T], observed: T | None) -> bool:
-        if self._clock.monotonic() - own.written_at > self._ttl:
+        if self._clock.monotonic() - own.written_at > TTL:
             return False
         if own.obj is None:  # until the informer has removed that object
             return observed is not None and observed.metadata.uid == own.uid

@@ -1,4 +1,4 @@
-"""What a gang that was rejected waits for, by why its tasks did not fit.
+"""What a rejected gang waits for, which follows from the reasons why its tasks did not fit.
 
 A gang waits for a *necessary* condition if there is one: as long as the nodes take fewer pods of
 a class than it needs, no other change helps. Then gangs with equal demand wait together. Otherwise

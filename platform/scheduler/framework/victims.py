@@ -1,7 +1,7 @@
 """The votes of plugins on evictions: who may evict, who may be evicted, and in which order.
 
-A vote that raises has not agreed: its :class:`~.plugin_calls.PluginError` rejects the gang that is
-to get the resources.
+A plugin that raises an exception permits nothing: the :class:`~.plugin_calls.PluginError` rejects
+the gang that is to get the resources.
 """
 
 from collections.abc import Callable, Sequence

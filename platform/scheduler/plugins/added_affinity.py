@@ -9,7 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
-from ..state.core_types import NodeSelector, NodeSelectorTerm, PreferredSchedulingTerm
+from ...model.node_selectors import NodeSelector, NodeSelectorTerm
+from ..state.core_types import PreferredSchedulingTerm
 from .arguments import ArgumentError, mapping, require_read
 
 NAME = "nodeaffinity.addedAffinity"

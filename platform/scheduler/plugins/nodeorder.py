@@ -12,7 +12,6 @@ import numpy as np
 
 from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
-from ..state.podinfo.node_terms import matches_term
 from ..state.podinfo.pod_topology import domain_keys
 from ..state.resources import CPU, MEMORY, FloatVector, IntVector
 from . import added_affinity
@@ -117,7 +116,8 @@ class NodeOrderPlugin:
 
     def _affinity_weight_of(self, eq_class: EquivalenceClass, node: NodeInfo) -> int:
         terms = (*eq_class.preferred, *self._added)
-        return sum(each.weight for each in terms if matches_term(each.preference, node))
+        name, labels = node.name, node.labels
+        return sum(each.weight for each in terms if each.preference.matches(name, labels))
 
 
 def image_scores(eq_class: EquivalenceClass, nodes: NodeMatrix) -> IntVector | None:

@@ -12,7 +12,6 @@ from ..state.core_types import Taint, Toleration
 from ..state.devices.allocator import DEFAULT_TIMEOUT
 from ..state.nodes.node_matrix import NodeInfo, NodeMatrix
 from ..state.podinfo.equivalence import EquivalenceClass
-from ..state.podinfo.node_terms import matches_any
 from ..state.podinfo.pod_terms import SpreadTerm
 from ..state.podinfo.pod_topology import domain_keys
 from ..state.podinfo.volumes import ZONE_LABELS, VolumeRequirements
@@ -88,7 +87,9 @@ class PredicatesPlugin:
         if node.unschedulable and not _tolerates(eq_class.tolerations, _UNSCHEDULABLE_TAINT):
             return NODE_UNSCHEDULABLE
         if self._node_affinity_enabled:
-            if self._added_affinity is not None and not matches_any(self._added_affinity, node):
+            if self._added_affinity is not None and not self._added_affinity.matches(
+                node.name, node.labels
+            ):
                 return ADDED_AFFINITY_MISMATCH
             if not matches_node_affinity(eq_class, node):
                 return NODE_AFFINITY_MISMATCH
@@ -104,7 +105,9 @@ class PredicatesPlugin:
             return VOLUME_ZONE_MISMATCH
         if self._volume_binding_enabled and not allowed_by_volumes(eq_class.volumes, node):
             return VOLUME_AFFINITY_MISMATCH
-        if not all(matches_any(each, node) for each in eq_class.devices.node_selectors):
+        if not all(
+            each.matches(node.name, node.labels) for each in eq_class.devices.node_selectors
+        ):
             return CLAIM_ELSEWHERE
         return None
 
@@ -223,7 +226,7 @@ def matches_node_affinity(eq_class: EquivalenceClass, node: NodeInfo) -> bool:
     if any(node.labels.get(key) != value for key, value in eq_class.node_selector.items()):
         return False
     required = eq_class.required
-    return required is None or matches_any(required, node)
+    return required is None or required.matches(node.name, node.labels)
 
 
 def in_zones(volumes: VolumeRequirements, node: NodeInfo) -> bool:
@@ -241,7 +244,7 @@ def in_zones(volumes: VolumeRequirements, node: NodeInfo) -> bool:
 
 def allowed_by_volumes(volumes: VolumeRequirements, node: NodeInfo) -> bool:
     """Return whether all *volumes* can be used on *node*."""
-    return all(matches_any(selector, node) for selector in volumes.node_selectors)
+    return all(selector.matches(node.name, node.labels) for selector in volumes.node_selectors)
 
 
 def _tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:

@@ -6,6 +6,7 @@ import msgspec
 from ...model.base import ApiStruct
 from ...model.meta import Condition, LabelSelector, ObjectMeta, ObjectReference
 from ...model.native_podgroup import PodSchedulingGroup
+from ...model.node_selectors import NodeSelector, NodeSelectorTerm
 from ...model.pod_resources import ContainerResources, Resources
 
 Quantities = dict[str, str | int | float]
@@ -18,27 +19,6 @@ class Toleration(ApiStruct, frozen=True):
     operator: str = "Equal"
     value: str = ""
     effect: str = ""
-
-
-class NodeSelectorRequirement(ApiStruct, frozen=True):
-    """A requirement on a label or field of a node."""
-
-    key: str = ""
-    operator: str = ""
-    values: tuple[str, ...] = ()
-
-
-class NodeSelectorTerm(ApiStruct, frozen=True):
-    """Requirements that are ANDed; a term without any matches no node."""
-
-    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
-    match_fields: tuple[NodeSelectorRequirement, ...] = ()
-
-
-class NodeSelector(ApiStruct, frozen=True):
-    """Terms that are ORed."""
-
-    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
 class PreferredSchedulingTerm(ApiStruct, frozen=True):

@@ -1,7 +1,7 @@
 """The nominator: writes ``status.nominatedNodeName`` of pods for which resources are held.
 
-After a restart the reservations are restored from it. So it is written before pods are evicted:
-their resources are never free without an owner.
+It is written before pods are evicted, and after a restart the reservations are restored from it. So
+no other pod takes the resources that the evicted ones free.
 """
 
 import logging

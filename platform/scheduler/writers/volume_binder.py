@@ -13,7 +13,6 @@ objects state.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ...kube.client.client import Client
 from ...kube.errors import UNAVAILABLE_ERRORS, ApiError, ConflictError, NotFoundError
@@ -24,7 +23,6 @@ from ..state.cache.events import CacheEvent, NodeEvent, PodEvent, PVCEvent, PVEv
 from ..state.core_types import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from ..state.gangs.pvcs import ClaimBinding, is_bound
 from ..state.podinfo.delayed_claims import SELECTED_NODE, is_reserved_for
-from ..state.podinfo.node_terms import matches_any
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +35,6 @@ _MAX_WRITES = 16
 
 class VolumeBindingError(Exception):
     """The volumes of a gang cannot be bound; the message has the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Labelled:
-    name: str
-    labels: Mapping[str, str]
 
 
 class VolumeBinder:
@@ -294,4 +286,4 @@ def _is_usable(volume: PersistentVolume, node: Node) -> bool:
     affinity = volume.spec.node_affinity
     if affinity is None or affinity.required is None:
         return True
-    return matches_any(affinity.required, _Labelled(node.metadata.name, node.metadata.labels))
+    return affinity.required.matches(node.metadata.name, node.metadata.labels)

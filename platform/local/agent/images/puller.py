@@ -139,13 +139,11 @@ class Puller:
         *,
         clock: Clock,
         retry: float,
-        limits: UnpackLimits | None = None,
     ) -> None:
         self._data_dir = data_dir
         self._mirrors: Mapping[str, tuple[str, ...]] = {r.host: r.mirrors for r in registries}
         self._clock = clock
         self._retry = retry
-        self._limits = limits or UnpackLimits()
         self._slots = asyncio.Semaphore(_PARALLEL_PULLS)
         self._tasks: dict[_Key, asyncio.Task[StoredImage | _Failure]] = {}
         self._failures: dict[_Key, _Failure] = {}
@@ -173,7 +171,7 @@ class Puller:
     async def _run(self, key: _Key) -> "StoredImage | _Failure":
         async with self._slots:
             try:
-                stored = await pull_in_process(self._data_dir, *key, self._limits)
+                stored = await pull_in_process(self._data_dir, *key, UnpackLimits())
             except (ImageError, OSError) as error:
                 known = self._failures.pop(key, None)
                 delay = min(known.delay * 2, _MAX_DELAY) if known else self._retry

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ....kube.supervision import cancel_and_wait
 from ....machinery.clock import Clock
 from ....machinery.datagram_relay import DatagramRelay, Sessions
-from ....machinery.relay import Address, Relay, Side, abort_connections
+from ....machinery.relay import Address, Connections, Relay
 from ...network.node_namespace import bind_datagrams_on_machine, listen_on_machine
 from ..state.core_types import Pod
 
@@ -37,7 +37,7 @@ class HostPorts:
         self._clock = clock
         self._record_event = record_event
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
-        self._connections: set[Side] = set()
+        self._connections = Connections(clock)
         self._sessions = Sessions(clock)
 
     def open(self, pod: Pod, ip: str) -> None:
@@ -55,7 +55,7 @@ class HostPorts:
         """Listen for no pod, and end all connections."""
         for uid in list(self._tasks):
             await self.close(uid)
-        abort_connections(self._connections)
+        self._connections.abort()
 
     async def _serve(self, pod: Pod, port: HostPort) -> None:
         """Relay connections until cancelled; an address that is in use is tried again."""
@@ -84,9 +84,7 @@ class HostPorts:
             return DatagramRelay(
                 port.address, sessions=self._sessions, listen=bind_datagrams_on_machine
             )
-        return Relay(
-            port.address, clock=self._clock, opened=self._connections, listen=listen_on_machine
-        )
+        return Relay(port.address, connections=self._connections, listen=listen_on_machine)
 
     def _warn(self, pod: Pod, port: HostPort, reason: str) -> None:
         host, number = port.address

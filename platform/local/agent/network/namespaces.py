@@ -137,8 +137,8 @@ class NamespaceNetwork:
         Raises:
             OSError: that is not possible.
         """
-        link = self._link(uid)
-        if os.path.exists(self.path(uid)) and _has_route(ip, link):
+        link = self.link(uid)
+        if os.path.exists(self.path(uid)) and has_route(ip, link):
             return
         self.tear_down(uid)
         path = self.path(uid)
@@ -168,7 +168,7 @@ neighbour add {_GATEWAY} lladdr {_GATEWAY_MAC} dev eth0 nud permanent
 
     def tear_down(self, uid: str) -> None:
         """Remove the namespace of a pod, if there is one."""
-        self._remove(Path(self.path(uid)), self._link(uid))
+        self._remove(Path(self.path(uid)), self.link(uid))
 
     def remove_others(self, uids: Collection[str]) -> None:
         """Remove the namespaces of all pods but those with *uids*."""
@@ -231,7 +231,8 @@ neighbour add {_GATEWAY} lladdr {_GATEWAY_MAC} dev eth0 nud permanent
 
         return self.enter(uid, connected)
 
-    def _link(self, uid: str) -> str:
+    def link(self, uid: str) -> str:
+        """Return the name of the device that leads to a pod."""
         # At most 15 characters.
         return self._names.links + hashlib.blake2b(uid.encode(), digest_size=4).hexdigest()
 
@@ -340,7 +341,7 @@ def _in_thread(work: Callable[[], T]) -> T:
     return results[0]
 
 
-def _has_route(ip: str, link: str) -> bool:
+def has_route(ip: str, link: str) -> bool:
     """Whether the machine routes *ip* to *link*, by the kernel's table of routes."""
     wanted = socket.inet_aton(ip)[::-1].hex().upper()
     with open("/proc/net/route", encoding="ascii") as file:

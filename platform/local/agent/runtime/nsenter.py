@@ -47,13 +47,20 @@ def main() -> int:
     stdio = request.get("stdio")
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
     mounting.join_session_keyring()
-    container = _Container(request) if request["pid"] else None
-    if container:
-        container.enter_first()
+    errors = 2 if stdio is None else 1
+    container = None
+    try:
+        if request["pid"]:
+            container = _Container(request)
+            container.enter_first()
+    except (ProcessLookupError, FileNotFoundError, StopIteration):
+        return _report(CannotRunError("the container has exited"), errors)
+    except (OSError, CannotRunError) as error:
+        return _report(error, errors)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     child = os.fork()
     if child == 0:
-        errors = 2 if stdio is None else os.dup(1)
+        errors = os.dup(errors)  # the command gets other streams
         try:
             if request.get("cgroup"):
                 enter_cgroup(request["cgroup"])
@@ -65,14 +72,20 @@ def main() -> int:
                 _attach(stdio, is_terminal=request["tty"])
             _execute(request)
         except BaseException as error:
-            text = error.strerror if isinstance(error, OSError) and error.strerror else error
-            os.write(errors, f"{text}\n".encode(errors="replace"))
+            _report(error, errors)
         os._exit(CANNOT_RUN)
     if stdio is not None:
         _supervise(child, agent, stdio)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     status = os.waitpid(child, 0)[1]
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _report(error: BaseException, errors: int) -> int:
+    """Write why the command cannot be executed; return the exit code for that."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else error
+    os.write(errors, f"{text}\n".encode(errors="replace"))
+    return CANNOT_RUN
 
 
 def _attach(stdio: list[int], *, is_terminal: bool) -> None:

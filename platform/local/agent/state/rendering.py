@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from ....model import times
+from ....model import durations, times
 from ....model.pod import FINISHED, PodPhase
 from .core_types import RESTART_ALL, Container, Pod
 from .resizes import IN_PROGRESS, PENDING, RESIZE_CONDITIONS, builtin_resources
@@ -220,11 +220,10 @@ class _ContainerRenderer:
         if state.start_failure:
             return {"reason": state.start_failure[0], "message": state.start_failure[1]}
         delay = timedelta(seconds=round(self.back_off.delay(state.consecutive_exits)))
-        text = _go_seconds(int(delay.total_seconds()))
         return {
             "reason": "CrashLoopBackOff",
-            "message": f"back-off {text} restarting failed container={container.name} "
-            f"pod={meta.name}_{meta.namespace}({meta.uid})",
+            "message": f"back-off {durations.format(delay)} restarting failed "
+            f"container={container.name} pod={meta.name}_{meta.namespace}({meta.uid})",
         }
 
     def _not_attempted(self, container: Container, state: ContainerState) -> dict[str, Any]:
@@ -272,9 +271,3 @@ def _terminated(ended: ContainerExit | None) -> dict[str, Any]:
     if ended.container_id:
         terminated["containerID"] = f"batholith://{ended.container_id}"
     return {"terminated": terminated}
-
-
-def _go_seconds(seconds: int) -> str:
-    """``90`` → ``1m30s``, as Go formats durations."""
-    minutes, rest = divmod(seconds, 60)
-    return f"{minutes}m{rest}s" if minutes else f"{rest}s"

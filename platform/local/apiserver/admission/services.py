@@ -25,8 +25,8 @@ class NoEndpointError(Exception):
 class ServiceResolver:
     """Finds endpoints of Services.
 
-    In the order of trust: EndpointSlices of the Service, its Endpoints, and the ready pods that its
-    selector matches, for a Service without either.
+    The first of these that has addresses is used: the EndpointSlices of the Service, its Endpoints,
+    the ready pods that its selector matches.
     """
 
     def __init__(self, get: Get, list_in: List) -> None:

@@ -21,7 +21,7 @@ _PLUGINS = {
     "rbd": "deprecated in v1.28, non-functional in v1.31+",
 }
 _SHOWN = {"storageos": "storageOS"}
-"""Names of fields in messages, where another one."""
+"""Names of fields as messages show them, where these differ."""
 
 
 _SOURCES = {
@@ -31,8 +31,8 @@ _SOURCES = {
 }
 """Volumes of files: name in messages, and the field with the name of the source."""
 
-_MOST = 50
-"""Warnings of one volume; more do not fit into a response."""
+_MAX_WARNINGS = 50
+"""Maximum number of warnings for one volume; more do not fit into a response."""
 
 
 class _File(NamedTuple):
@@ -158,9 +158,9 @@ def _conflicts_by_file(files: list[_File]) -> dict[int, list[str]]:
             above.pop()
         pairs += [(max(number, each), min(number, each)) for each in above]
         above.append(number)
-        if len(pairs) > _MOST:
+        if len(pairs) > _MAX_WARNINGS:
             break
     conflicts: dict[int, list[str]] = {}
-    for number, earlier in sorted(pairs)[:_MOST]:
+    for number, earlier in sorted(pairs)[:_MAX_WARNINGS]:
         conflicts.setdefault(number, []).append(f"{trimmed[number]} with {trimmed[earlier]}")
     return conflicts

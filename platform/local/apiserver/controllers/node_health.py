@@ -28,6 +28,10 @@ _KUBELET_CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 _ZONE_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
 
 
+_UNHEALTHY_ZONE_THRESHOLD = 0.55
+"""Share of nodes that are not ready from which on a zone counts as partially disrupted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLifecycleSettings:
     """Settings of node lifecycle and pod garbage collection; kube-controller-manager has flags of
@@ -41,9 +45,6 @@ class NodeLifecycleSettings:
     node_eviction_rate: float = 0.1
     """Nodes of a zone that are tainted per second."""
 
-    secondary_node_eviction_rate: float = 0.01
-    large_cluster_size_threshold: int = 50
-    unhealthy_zone_threshold: float = 0.55
     terminated_pod_gc_threshold: int = 12_500
     """Terminated pods above which the oldest are deleted; 0 for no limit."""
 
@@ -61,11 +62,11 @@ class ZoneState(Enum):
     FULL_DISRUPTION = auto()
 
 
-def zone_state(ready: int, unready: int, *, threshold: float) -> ZoneState:
+def zone_state(ready: int, unready: int) -> ZoneState:
     """Return the state of a zone with these numbers of nodes."""
     if not ready and unready:
         return ZoneState.FULL_DISRUPTION
-    if unready > 2 and unready / (ready + unready) >= threshold:
+    if unready > 2 and unready / (ready + unready) >= _UNHEALTHY_ZONE_THRESHOLD:
         return ZoneState.PARTIAL_DISRUPTION
     return ZoneState.NORMAL
 

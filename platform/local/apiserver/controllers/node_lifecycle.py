@@ -27,6 +27,12 @@ LEASE_NAMESPACE = "kube-node-lease"
 _COMPONENT = "node-controller"
 _MONITOR = "|monitor"
 _ZONE_PREFIX = "|zone|"
+_SECONDARY_NODE_EVICTION_RATE = 0.01
+"""Nodes that are tainted per second in a large zone that is partially disrupted."""
+
+_LARGE_CLUSTER_SIZE_THRESHOLD = 50
+"""Number of nodes above which a zone is large; in smaller ones no node is tainted then."""
+
 _TAINT_DELAY = 0.1
 """Seconds over which nodes of a zone that become unready are collected, so that a disruption of the
 whole cluster is recognised before the first taint."""
@@ -248,11 +254,8 @@ class NodeLifecycleController(Controller):
 
     async def _update_zones(self, moment: float) -> None:
         """Set the eviction rate of each zone by the states of all."""
-        settings, counts = self._settings, self._count_nodes()
-        states = {
-            zone: zone_state(ready, unready, threshold=settings.unhealthy_zone_threshold)
-            for zone, (ready, unready) in counts.items()
-        }
+        counts = self._count_nodes()
+        states = {zone: zone_state(ready, unready) for zone, (ready, unready) in counts.items()}
         before = {zone: self._zone_states.get(zone, ZoneState.INITIAL) for zone in states}
         full = ZoneState.FULL_DISRUPTION
         is_full = all(state is full for state in states.values())
@@ -287,11 +290,9 @@ class NodeLifecycleController(Controller):
         return counts
 
     def _eviction_rate(self, state: ZoneState, size: int) -> float:
-        settings = self._settings
         if state is not ZoneState.PARTIAL_DISRUPTION:
-            return settings.node_eviction_rate
-        is_large = size > settings.large_cluster_size_threshold
-        return settings.secondary_node_eviction_rate if is_large else 0.0
+            return self._settings.node_eviction_rate
+        return _SECONDARY_NODE_EVICTION_RATE if size > _LARGE_CLUSTER_SIZE_THRESHOLD else 0.0
 
     # -- writes --------------------------------------------------------------------------------
 

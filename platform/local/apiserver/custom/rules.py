@@ -289,8 +289,8 @@ def has_rules(schema: Schema) -> bool:
 def are_checked(schema: Schema) -> bool:
     """Return whether a schema is of our own definitions, so that its rules are known to be valid.
 
-    Their compiler has 20 MiB, and most clusters have neither other rules, nor objects for which
-    these are evaluated.
+    The compiler takes 20 MiB of memory, and most clusters have neither other rules, nor objects for
+    which these rules are evaluated.
     """
     return _digest(schema) in _own_digests()
 

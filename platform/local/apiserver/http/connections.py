@@ -145,7 +145,7 @@ class Connections(Listener):
     async def close(self, timeout: float) -> None:
         """Finish responses in flight within *timeout* seconds, then close all connections."""
         self.stop()
-        works = [each.start_shutdown() for each in self._open if isinstance(each, Connection)]
+        works = [each.start_shutdown() for each in self.open if isinstance(each, Connection)]
         running = [work for work in works if work is not None]
         if running:
             _, pending = await asyncio.wait(running, timeout=timeout)

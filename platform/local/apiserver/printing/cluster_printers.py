@@ -5,6 +5,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from ....model import durations
 from ..kinds.groups import (
     ADMISSION,
     CERTIFICATES,
@@ -13,7 +14,7 @@ from ..kinds.groups import (
     RESOURCE,
     STORAGE,
 )
-from .ages import age, duration
+from .ages import age
 from .printers import NONE, Printer, age_of, name_of, or_none, pairs, selector_text
 
 Json = dict[str, Any]
@@ -45,7 +46,7 @@ def _certificate_request(obj: Json, now: datetime) -> list[Any]:
         age_of(obj, now),
         spec.get("signerName") or NONE,
         spec.get("username", ""),
-        NONE if seconds is None else duration(seconds),
+        NONE if seconds is None else durations.human(seconds),
         condition + (",Issued" if status.get("certificate") else ""),
     ]
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from ....model import times
-from .ages import age, duration
+from ....model import durations, times
+from .ages import age
 from .printers import NONE, Printer, age_of, name_of, or_none, pairs, selector_text
 
 Json = dict[str, Any]
@@ -114,7 +114,7 @@ def _job_duration(status: Json, now: datetime) -> str:
     if not start:
         return ""
     last = times.parse(end) if end else now
-    return duration((last - times.parse(start)).total_seconds())
+    return durations.human((last - times.parse(start)).total_seconds())
 
 
 def _cron_job(obj: Json, now: datetime) -> list[Any]:

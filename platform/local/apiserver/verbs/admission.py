@@ -412,7 +412,7 @@ class Admission:
             return
         limit_ranges = self._lookup.limit_ranges(attributes.namespace)
         if limit_ranges and set_defaults(pod, limit_ranges):
-            attributes.kind.before_create(pod)  # the class of its quality of service may differ
+            attributes.kind.before_create(pod)  # its quality of service class may differ
         admit_pod(
             pod, namespace=attributes.namespace, name=attributes.name, lookup=self._lookup.get
         )

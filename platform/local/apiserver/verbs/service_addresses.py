@@ -121,7 +121,7 @@ def _allocate_address(
     if spec.get("type") == "ExternalName" or wanted == HEADLESS:
         return []
     if wanted and before.get("clusterIP") and before.get("type") != "ExternalName":
-        return []  # that it is still the same is for the validation
+        return []  # the validation rejects another one
     taken = {each.get("clusterIP") for each in others} | reserved_addresses(ip_addresses)
     if wanted:
         return _check_address(wanted, taken, cluster_ips)

@@ -24,7 +24,7 @@ import dns.rdatatype
 import dns.reversename
 import dns.rrset
 
-from ....machinery.clock import Clock, SystemClock
+from ....machinery.clock import SystemClock
 from ....model.service_network import CLUSTER_DOMAIN, AddressRanges
 from ...network.node_namespace import is_entered
 from ...network.resolvers import dns_sockets, resolver_file
@@ -67,7 +67,6 @@ class NameServer:
         ranges: AddressRanges,
         listen: Callable[[], Sockets],
         synced: Callable[[], bool],
-        clock: Clock | None = None,
     ) -> None:
         """*synced* returns whether all names of the cluster are known."""
         self._zone = zone
@@ -75,7 +74,7 @@ class NameServer:
         self._ranges = ranges
         self._listen = listen
         self._synced = synced
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._pending = set[asyncio.Task[None]]()
         self._connections: dict[asyncio.Task[None], str] = {}
 

@@ -19,8 +19,8 @@ from ....machinery.cel.device_selectors import DeviceValue
 from ....machinery.cel.environment import CompileError, EvaluationError
 from ....model import quantity
 from ....model.device_taints import NO_EXECUTE, NO_SCHEDULE, tolerates
+from ....model.node_selectors import NodeSelector
 from ....model.quantity import Quantity
-from ..core_types import NodeSelector
 from .capacity import DeviceRef, DeviceUse, UsedDevices, consumption, fits
 from .requests import Choice, ClaimRequests, Constraint
 from .types import DeviceClass

@@ -15,11 +15,11 @@ import numpy as np
 
 from ....machinery.cel.device_selectors import device_value
 from ....model import quantity
-from ..core_types import NodeSelector
+from ....model.node_selectors import NodeSelector
 from ..podinfo.available_volumes import Nodes
 from ..podinfo.device_requirements import DeviceRequirements, PendingClaim
 from ..podinfo.extended_resources import IMPLICIT_PREFIX
-from ..podinfo.node_terms import LabelledNode, matches_any
+from ..podinfo.node_terms import LabelledNode
 from ..resources import BoolVector
 from .allocator import (
     DEFAULT_TIMEOUT,
@@ -367,7 +367,9 @@ class AvailableDevices:
             if choices:
                 allocation, node = choices[0][1], self._nodes.node_infos[node_index]
                 selector = allocation.node_selector
-                if selector is not None and (node is None or not matches_any(selector, node)):
+                if selector is not None and (
+                    node is None or not selector.matches(node.name, node.labels)
+                ):
                     return CANNOT_ALLOCATE
                 chosen[position] = allocation
         wanted: dict[int, ClaimRequests] = {}
@@ -570,4 +572,4 @@ def _binding_location(
 def _matches(node: LabelledNode, name: str, selector: NodeSelector | None, all_nodes: bool) -> bool:
     if name:
         return node.name == name
-    return all_nodes or (selector is not None and matches_any(selector, node))
+    return all_nodes or (selector is not None and selector.matches(node.name, node.labels))

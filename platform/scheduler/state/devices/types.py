@@ -8,7 +8,7 @@ import msgspec
 from ....model.base import ApiStruct
 from ....model.device_taints import TaintRuleSpec
 from ....model.meta import ObjectMeta
-from ..core_types import NodeSelector
+from ....model.node_selectors import NodeSelector
 from .capacity import DeviceRef, DeviceUse, in_billionths
 
 Json = dict[str, Any]

@@ -7,7 +7,7 @@ from uuid import uuid4
 import msgspec
 
 from ....model.meta import ObjectMeta
-from ..core_types import NodeSelector
+from ....model.node_selectors import NodeSelector
 from ..devices.allocator import MAX_RESULTS, ClaimAllocation
 from ..devices.available_devices import AvailableDevices
 from ..devices.requests import decode, encode
@@ -54,7 +54,8 @@ class DeviceClaimTracker:
     def __init__(self, available: AvailableDevices) -> None:
         """Start without claims; the devices that they may get are in *available*."""
         self.available = available
-        self._claims: dict[str, ResourceClaim] = {}
+        self.claims: dict[str, ResourceClaim] = {}
+        """All claims, by key."""
         self._uids_by_claim: dict[str, set[str]] = {}
         self._claims_by_uid: dict[str, tuple[str, ...]] = {}
         self._assumed: dict[str, _Assumed] = {}
@@ -73,10 +74,10 @@ class DeviceClaimTracker:
         was_allocated = self._allocation(key) is not None
         self._releasing.discard(key)
         if new is None:
-            self._claims.pop(key, None)
+            self.claims.pop(key, None)
             self._suspects.discard(key)
         else:
-            self._claims[key] = new
+            self.claims[key] = new
         is_other = old is not None and new is not None and old.metadata.uid != new.metadata.uid
         if new is None or is_other or new.status.allocation is not None:
             self._assumed.pop(key, None)
@@ -150,7 +151,7 @@ class DeviceClaimTracker:
             uids = self._uids_by_claim.setdefault(key, set())
             concerned |= uids if len(uids) == 1 else set()  # it is shared from now on
             uids.add(uid)
-            claim = self._claims.get(key)
+            claim = self.claims.get(key)
             if claim is not None and any(each.uid == uid for each in claim.status.reserved_for):
                 self._suspects.add(key)
         return frozenset(concerned - {uid})
@@ -209,7 +210,7 @@ class DeviceClaimTracker:
             if not used.name:
                 return f'pod "{task.namespace}/{task.name}": ResourceClaim not created yet'
             key = f"{task.namespace}/{used.name}"
-            claim = self._claims.get(key)
+            claim = self.claims.get(key)
             if claim is None:
                 return f'resourceclaim.resource.k8s.io "{used.name}" not found'
             if reason := self._reason(task, used, key, claim):
@@ -303,7 +304,7 @@ class DeviceClaimTracker:
                 content = assumed.content if assumed is not None else None
                 found.append(DeviceBinding(claim, content))
         key = self._extended.keys.get(task.uid, "")
-        if key not in self._claims and (assumed := self._assumed.get(key)) is not None:
+        if key not in self.claims and (assumed := self._assumed.get(key)) is not None:
             new = self._extended.new_claim(task, assumed.content, self.available.resources)
             name = key.partition("/")[2]
             claim = ResourceClaim(metadata=ObjectMeta(name=name, namespace=task.namespace))
@@ -326,7 +327,7 @@ class DeviceClaimTracker:
                     del self._assumed[key]
                     self.available.hold(key, self._allocation(key))
                     uids |= self.waiting() | self._uids_of(key)
-            elif key in self._claims:
+            elif key in self.claims:
                 self._suspects.add(key)
         return frozenset(uids)
 
@@ -335,7 +336,7 @@ class DeviceClaimTracker:
         binding has failed, or this scheduler was killed before it. They block their pods until the
         allocation is removed."""
         for key in sorted(self._suspects):
-            claim = self._claims[key]
+            claim = self.claims[key]
             tasks = [
                 task_of(each.uid) if not each.api_group and each.resource == "pods" else None
                 for each in claim.status.reserved_for
@@ -363,7 +364,7 @@ class DeviceClaimTracker:
     def devices_of(self, key: str) -> Amounts:
         """Return which devices a claim has, as amounts of ``deviceclass/NAME``, and what it has of
         their capacities, apart from those for admin access."""
-        claim, allocation = self._claims.get(key), self._allocation(key)
+        claim, allocation = self.claims.get(key), self._allocation(key)
         found: Amounts = {}
         if claim is None or allocation is None:
             return found
@@ -396,7 +397,7 @@ class DeviceClaimTracker:
         return frozenset(self._uids_by_claim.get(key, ()))
 
     def _allocation(self, key: str) -> Allocation | None:
-        assumed, claim = self._assumed.get(key), self._claims.get(key)
+        assumed, claim = self._assumed.get(key), self.claims.get(key)
         if assumed is not None:
             return assumed.allocation
         return claim.status.allocation if claim is not None else None
@@ -407,7 +408,7 @@ class DeviceClaimTracker:
         """Yield the claims of a pod that exist, each once."""
         for name in dict.fromkeys(each.name for each in claims if each.name):
             key = f"{namespace}/{name}"
-            claim = self._claims.get(key)
+            claim = self.claims.get(key)
             if claim is not None:
                 yield key, claim
 

@@ -30,7 +30,7 @@ class FormerNode:
     """When the last plan that names it ends."""
 
     uid: str
-    """Of the assumed pod."""
+    """Uid of the assumed pod."""
 
 
 @dataclass(slots=True)

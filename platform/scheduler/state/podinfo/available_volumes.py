@@ -17,15 +17,9 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
+from ....model.node_selectors import NodeSelector
 from ....model.selectors import Operator, Selector, SelectorError, from_label_selector
-from ..core_types import (
-    CSIDriver,
-    CSIStorageCapacity,
-    NodeSelector,
-    PersistentVolume,
-    StorageClass,
-    TopologyTerm,
-)
+from ..core_types import CSIDriver, CSIStorageCapacity, PersistentVolume, StorageClass, TopologyTerm
 from ..resources import BoolVector, IntVector
 from .delayed_claims import DelayedClaim, storage_size
 from .node_terms import LabelIndex, LabelledNode

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..core_types import NodeSelector
+from ....model.node_selectors import NodeSelector
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from ....model.node_selectors import NodeSelector
 from ....model.selectors import SelectorError
-from ..core_types import NodeSelector, Pod, PodSpec, PreferredSchedulingTerm, Toleration
+from ..core_types import Pod, PodSpec, PreferredSchedulingTerm, Toleration
 from ..resources import Amounts, IntVector, ResourceIndex, pod_request
 from .declared_fields import FieldValues
 from .default_spread import DefaultConstraints, DefaultTerms

@@ -1,13 +1,13 @@
-"""Node selector terms: whether a node meets them, and which nodes can meet them."""
+"""Which nodes can meet node selectors."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from ..core_types import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from ....model.node_selectors import NodeSelector
 
 
 class LabelledNode(Protocol):
-    """What terms see of a node."""
+    """What node selectors see of a node."""
 
     @property
     def name(self) -> str:
@@ -18,45 +18,6 @@ class LabelledNode(Protocol):
     def labels(self) -> Mapping[str, str]:
         """Its labels."""
         ...
-
-
-def matches_any(selector: NodeSelector, node: LabelledNode) -> bool:
-    """Return whether *node* meets one of the terms of *selector*."""
-    return any(matches_term(term, node) for term in selector.node_selector_terms)
-
-
-def matches_term(term: NodeSelectorTerm, node: LabelledNode) -> bool:
-    """Return whether *node* meets all requirements of *term*; ``False`` if it has none."""
-    if not term.match_expressions and not term.match_fields:
-        return False
-    fields = {"metadata.name": node.name}
-    return all(_matches(each, node.labels) for each in term.match_expressions) and all(
-        _matches(each, fields) for each in term.match_fields
-    )
-
-
-def _matches(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    value = labels.get(requirement.key)
-    match requirement.operator:
-        case "In":
-            return value in requirement.values
-        case "NotIn":
-            return value not in requirement.values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt":
-            return _compare(requirement, value)
-    return False
-
-
-def _compare(requirement: NodeSelectorRequirement, value: str | None) -> bool:
-    try:
-        actual, bound = int(value or ""), int(requirement.values[0])
-    except (ValueError, IndexError):
-        return False
-    return actual > bound if requirement.operator == "Gt" else actual < bound
 
 
 class LabelIndex:
@@ -89,6 +50,6 @@ class LabelIndex:
             candidates = self.all() if few is None else self.of(few.key, few.values)
             for position in candidates:
                 node = self._nodes[position]
-                if node is not None and matches_term(term, node):
+                if node is not None and term.matches(node.name, node.labels):
                     found.add(position)
         return found

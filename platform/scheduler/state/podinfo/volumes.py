@@ -12,7 +12,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..core_types import CSINode, NodeSelector, PersistentVolume, Pod
+from ....model.node_selectors import NodeSelector
+from ..core_types import CSINode, PersistentVolume, Pod
 from ..resources import MAX_AMOUNT, BoolVector
 from .delayed_claims import DelayedClaim
 

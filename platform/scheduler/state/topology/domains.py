@@ -14,8 +14,8 @@ from ..nodes.node_matrix import NodeMatrix
 from ..resources import BoolVector, IntVector, Matrix
 from .constraint import TopologyConstraint
 
-_MOST_LABELS = 64
-"""Labels whose domains are kept: users choose them."""
+_MAX_LABELS = 64
+"""Maximum number of labels whose domains are kept, since users choose the labels."""
 
 
 class DomainTable:
@@ -157,7 +157,7 @@ class Domains:
     def _table_of(self, label: str) -> DomainTable:
         """Return the domains of the values of *label*."""
         if label not in self._tables_by_label:
-            if len(self._tables_by_label) >= _MOST_LABELS:
+            if len(self._tables_by_label) >= _MAX_LABELS:
                 self._tables_by_label.clear()
             found = self._label_domains((label,))
             self._tables_by_label[label] = DomainTable(found, self._node_matrix)
