@@ -406,9 +406,7 @@ class _ServerCore:
             deleter=self._deleter,
             optional_definitions=self._optional_crds,
             joining=self._join_objects(),
-            authentication=bootstrap.authentication_data(
-                self._front_proxy_ca, client_ca=self._ca if self._joining else b""
-            ),
+            authentication=bootstrap.authentication_data(self._front_proxy_ca, client_ca=self._ca),
         )
         await self._wait_bootstrapped()
         self.app.ready = True
