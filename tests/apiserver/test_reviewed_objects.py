@@ -37,10 +37,10 @@ async def test_webhooks_review_a_new_object_of_each_kind_once(
         expected, expected_later = theirs[name]
         # A new DaemonSet has no template generation, where a real server shows 0.
         expected["metadata"].pop("annotations", None)
-        parts = (
+        seen = (
             {key: obj.get(key, {}) for key in ("metadata", "spec")} for obj in (expected, mutated)
         )
-        assert ResponseComparison().differences(*parts) == [], name
+        assert ResponseComparison().differences(*seen) == [], name
         assert validated["metadata"].keys() >= expected_later["metadata"].keys(), name
 
 

@@ -28,7 +28,7 @@ def current_time() -> datetime:
 
 @contextmanager
 def fixed_time() -> Iterator[None]:
-    """Let the time stand still for the block, in which one write may be planned several times."""
+    """Keep the time unchanged in the block, in which one write may be planned several times."""
     token = _fixed.set(current_time())
     try:
         yield
