@@ -254,7 +254,7 @@ async def test_a_container_in_back_off_starts_in_the_namespace_that_its_pod_has_
 
 def is_backing_off(pod: dict) -> bool:  # type: ignore[type-arg]
     (status,) = pod["status"]["containerStatuses"]
-    return status["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff"
+    return bool(status["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff")
 
 
 CLIENT = """
