@@ -233,7 +233,7 @@ _REAL = re.compile(
     r"|openapi|pod_security|proxies|quotas|rule_costs|webhooks)\.py"
     r"|/apiserver/test_(conformance|conformance_of_kinds|conformance_of_storage"
     r"|conformance_of_validation|every_kind|flow_control|pod_validation|random_requests|random_workloads"
-    r"|table_columns|template_warnings)\.py"
+    r"|reviewed_objects|table_columns|template_warnings)\.py"
 )
 """Tests on the shared real server and those of their files, which two workers run, before others.
 

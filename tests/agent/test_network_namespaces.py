@@ -28,6 +28,7 @@ from support.running_controller import running
 from batholith.local.agent.network import namespaces
 from batholith.local.agent.network.namespaces import NamespaceNetwork, unsupported_reason
 from batholith.local.agent.settings import AgentSettings, ServingFiles
+from batholith.local.agent.state.status import BackOff
 from batholith.local.network.node_namespace import bind_datagrams
 from batholith.local.network.packet_rules import NetworkNames
 from batholith.local.network.resolvers import choose_dns_address, dns_sockets
@@ -36,7 +37,7 @@ from batholith.local.proxy.dns.server import NameServer
 from batholith.local.proxy.dns.upstream import Upstream
 from batholith.local.proxy.service_proxy import ServiceProxy
 from batholith.local.proxy.service_rules import ServiceRules
-from batholith.model.names import ENDPOINTSLICES, NETWORKPOLICIES, SERVICES
+from batholith.model.names import CONFIGMAPS, ENDPOINTSLICES, NETWORKPOLICIES, SERVICES
 from batholith.model.service_network import NAMESPACE_RANGES, PodNetwork
 
 pytestmark = pytest.mark.process
@@ -239,6 +240,31 @@ async def test_pods_of_the_other_network_get_a_new_address_when_they_start_again
     async with cluster.agent():
         moved = await cluster.wait_pod("p", lambda pod: restarts(pod) == 1 and is_ready(pod))
         assert moved["status"]["podIP"].startswith("198.18.")
+
+
+async def test_a_container_in_back_off_starts_in_the_namespace_that_its_pod_has_got(
+    cluster: AgentCluster,
+) -> None:
+    # Long enough for the new agent to set up the volumes first, which change while pods run.
+    back_off = BackOff(initial_delay=5.0, max_delay=5.0)
+    cluster = replace(cluster, settings=replace(cluster.settings, back_off=back_off))
+    on_host = replace(cluster, settings=replace(cluster.settings, network=PodNetwork.HOST))
+    await cluster.create({"metadata": {"name": "m"}, "data": {"code": "1"}}, CONFIGMAPS)
+    volume = {"name": "v", "configMap": {"name": "m"}}
+    mount = {"name": "v", "mountPath": "/v"}
+    program = container("sh", "-c", "exit $(cat /v/code)", volumeMounts=[mount])
+    async with on_host.agent():
+        await cluster.run(manifest("p", program, volumes=[volume], restartPolicy="OnFailure"))
+        await cluster.wait_pod("p", lambda pod: restarts(pod) == 1 and is_backing_off(pod))
+    succeed = {"data": {"code": "0"}}
+    await cluster.client.patch(CONFIGMAPS, "m", succeed, namespace=cluster.namespace)
+    async with cluster.agent():
+        await cluster.phase("p", "Succeeded")
+
+
+def is_backing_off(pod: dict) -> bool:  # type: ignore[type-arg]
+    (status,) = pod["status"]["containerStatuses"]
+    return bool(status["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff")
 
 
 CLIENT = """

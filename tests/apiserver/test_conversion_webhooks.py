@@ -1,6 +1,7 @@
 """Custom objects that a webhook converts between versions, on both servers."""
 
 import asyncio
+import base64
 import copy
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -440,3 +441,12 @@ async def test_definitions_with_wrong_conversions_are_rejected(
         found = await server.request("POST", f"{DEFINITIONS}?dryRun=All", body)
         assert found.status == 422, found.body
         assert {each["field"] for each in found.body["details"]["causes"]} == fields
+
+
+async def test_the_authority_of_a_webhook_may_have_the_serial_number_0(server: Server) -> None:
+    """As that of Kueue and KEDA has."""
+    authority = (Path(__file__).parents[1] / "data" / "ca-with-serial-number-0.pem").read_bytes()
+    client = {"caBundle": base64.b64encode(authority).decode()}
+    change = {"spec": {"conversion": {"webhook": {"clientConfig": client}}}}
+    patched = await patch(server, f"{DEFINITIONS}/{NAME}?dryRun=All", change)
+    assert patched.status == 200, patched.body

@@ -131,6 +131,25 @@ async def test_no_other_service_has_the_address_of_a_name_server(
     assert response.status == 422
 
 
+async def test_other_api_servers_find_how_to_authenticate_requests(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    path = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
+    async with servers.start(tmp_path) as server:
+        data = (await server.get(path))["data"]
+    assert data.keys() == {
+        "client-ca-file",
+        "requestheader-allowed-names",
+        "requestheader-client-ca-file",
+        "requestheader-extra-headers-prefix",
+        "requestheader-group-headers",
+        "requestheader-uid-headers",
+        "requestheader-username-headers",
+    }
+    for key in ("client-ca-file", "requestheader-client-ca-file"):
+        assert data[key].startswith("-----BEGIN CERTIFICATE-----")
+
+
 async def test_unchanged_default_objects_are_not_written(server: EmbeddedServer) -> None:
     body = {"metadata": {"labels": {"a": "b"}}}
     patched = await server.request("PATCH", SERVICE, body, content_type=MERGE)

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gzip
 import json
 import socket
 import ssl
@@ -201,8 +202,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._handle()
 
     def _respond(self, status: int, content: Json) -> None:
+        """Respond with JSON, compressed if the client accepts that, as Kubernetes' library does."""
         body = json.dumps(content).encode()
         self.send_response(status)
+        if "gzip" in self.headers.get("accept-encoding", ""):
+            body = gzip.compress(body)
+            self.send_header("content-encoding", "gzip")
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
         self.send_header("X-Thing", "1")

@@ -149,7 +149,8 @@ def _set_data(
 def authentication_data(front_proxy_ca: str, *, client_ca: bytes) -> dict[str, str]:
     """Return how other API servers authenticate requests that this one passes on.
 
-    *client_ca* is that of the certificates by which clients authenticate, empty if none can.
+    *client_ca* is that of the certificates by which clients authenticate. Those of Kubernetes' own
+    library log an error again and again without one.
     """
     lists = {
         "requestheader-allowed-names": [FRONT_PROXY_CLIENT],
@@ -160,8 +161,7 @@ def authentication_data(front_proxy_ca: str, *, client_ca: bytes) -> dict[str, s
     }
     data = {key: msgspec.json.encode(value).decode() for key, value in lists.items()}
     data["requestheader-client-ca-file"] = front_proxy_ca
-    if client_ca:
-        data["client-ca-file"] = client_ca.decode()
+    data["client-ca-file"] = client_ca.decode()
     return data
 
 

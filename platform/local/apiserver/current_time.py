@@ -3,6 +3,8 @@
 Several servers with different clocks can run in one process, so the clock is a context variable.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 
@@ -11,6 +13,7 @@ from ...model import times
 
 _SYSTEM = SystemClock()
 _clock: ContextVar[Clock] = ContextVar("clock of the API server")
+_fixed: ContextVar[datetime | None] = ContextVar("fixed time", default=None)
 
 
 def use_clock(clock: Clock) -> None:
@@ -20,7 +23,17 @@ def use_clock(clock: Clock) -> None:
 
 def current_time() -> datetime:
     """Return the current time in UTC."""
-    return _clock.get(_SYSTEM).now()
+    return _fixed.get() or _clock.get(_SYSTEM).now()
+
+
+@contextmanager
+def fixed_time() -> Iterator[None]:
+    """Keep the time unchanged in the block, in which one write may be planned several times."""
+    token = _fixed.set(current_time())
+    try:
+        yield
+    finally:
+        _fixed.reset(token)
 
 
 def now() -> str:

@@ -68,6 +68,9 @@ class PodSetup:
             node, pod_dir.path, pod=pod, on_change=self._reset_backoff
         )
         self._writing: asyncio.Future[None] | None = None
+        self._is_set_up = False
+        """Whether this agent has set up all, not only the volumes of a pod of an earlier agent."""
+
         self._failures = 0
         self._not_before: dict[str, float] = {}
         """Monotonic time of the next attempt by container, "" for the volumes."""
@@ -103,7 +106,7 @@ class PodSetup:
 
         *accepted* is when the agent accepted the pod, *ready* its readiness for its peers.
         """
-        if self._volume_manager.mounted is not None:
+        if self._is_set_up and self._volume_manager.mounted is not None:
             return self._volume_manager.mounted
         pod, node = self._pod(), self._node
         ip = node.ip_of(pod)
@@ -114,7 +117,9 @@ class PodSetup:
             await self._write_files(ip, accepted=accepted, ready=ready)
             if node.namespace_of(pod):
                 await self._set_up_network(ip)
-            return await self._volume_manager.ensure_mounted(ip)
+            volumes = await self._volume_manager.ensure_mounted(ip)
+            self._is_set_up = True
+            return volumes
         except DeviceUnavailableError as error:
             self._on_rejected(str(error))
             return None

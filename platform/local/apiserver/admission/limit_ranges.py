@@ -18,9 +18,8 @@ _CONTAINER, _POD, _CLAIM = "Container", "Pod", "PersistentVolumeClaim"
 Amounts = Mapping[str, Quantity]
 
 
-def set_defaults(pod: Json, limit_ranges: Iterable[Json]) -> bool:
-    """Set the default requests and limits of a new pod's containers; return whether any is."""
-    changed = False
+def set_defaults(pod: Json, limit_ranges: Iterable[Json]) -> None:
+    """Set the default requests and limits of a new pod's containers."""
     for limit_range in limit_ranges:
         limits, requests = _defaults(limit_range)
         done: list[str] = []
@@ -29,10 +28,8 @@ def set_defaults(pod: Json, limit_ranges: Iterable[Json]) -> bool:
                 done += _fill(container, "requests", requests, f"request for {kind}")
                 done += _fill(container, "limits", limits, f"limit for {kind}")
         if done:
-            changed = True
             annotations = pod["metadata"].setdefault("annotations", {})
             annotations[_ANNOTATION] = f"LimitRanger plugin set: {'; '.join(done)}"
-    return changed
 
 
 def _defaults(limit_range: Json) -> tuple[Json, Json]:

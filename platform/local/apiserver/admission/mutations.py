@@ -17,7 +17,6 @@ def as_mutations_see(attributes: AdmissionAttributes, obj: Json) -> Json:
     metadata = {
         key: value for key, value in obj["metadata"].items() if key not in _DECIDED_AFTERWARDS
     }
-    metadata["creationTimestamp"] = None
     if attributes.is_name_generated:
         metadata.pop("name", None)
     return {**obj, "metadata": metadata}

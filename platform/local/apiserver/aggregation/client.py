@@ -101,7 +101,7 @@ class AggregatorClient:
             if name not in DROPPED_REQUEST_HEADERS
             and not name.startswith((IMPERSONATION_PREFIX, _REMOTE_PREFIX))
         ]
-        headers += [("accept-encoding", "identity"), *user_headers(request.user)]
+        headers += user_headers(request.user)
         try:
             if upgrade := request.headers.get("upgrade"):
                 headers.append(("upgrade", upgrade))
@@ -216,11 +216,12 @@ class AggregatorClient:
         context = self._context(api)
         address, port = self._resolver.resolve(api.namespace, api.service, api.port, external=True)
         host = f"[{address}]" if ":" in address else address
+        headers = [*headers, ("host", f"{host}:{port}"), ("accept-encoding", "identity")]
         return await self._session.request(
             method,
             yarl.URL(f"https://{host}:{port}{path}", encoded=True),
             data=body or None,
-            headers=multidict.CIMultiDict([*headers, ("host", f"{host}:{port}")]),
+            headers=multidict.CIMultiDict(headers),
             ssl=context,
             server_hostname=api.server_name,
             allow_redirects=False,

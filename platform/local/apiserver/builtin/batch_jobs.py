@@ -71,6 +71,7 @@ def default_job(obj: Json) -> None:
         "podReplacementPolicy", "Failed" if has_failure_policy else "TerminatingOrFailed"
     )
     spec.setdefault("manualSelector", False)
+    _default_labels(obj)
 
 
 def default_job_template(spec: Json) -> None:
@@ -101,17 +102,16 @@ def prepare_job_for_create(obj: Json) -> None:
 
 
 def prepare_job_for_update(obj: Json, old: Json) -> None:
-    """Give a Job without labels those of its template.
+    """Give the template of *old*, which an older version may have stored, today's defaults.
 
-    The template of *old*, which an older version may have stored, gets the defaults of that of
-    *obj*: otherwise an update would seem to change fields that its client never sent.
+    Otherwise an update would seem to change fields that its client never sent.
     """
     if obj.get("spec") != old.get("spec"):
         default_job_template(old.get("spec", {}))
-    _default_labels(obj)
 
 
 def _default_labels(obj: Json) -> None:
+    """Give a Job without labels those of its template."""
     labels = obj.get("spec", {}).get("template", {}).get("metadata", {}).get("labels")
     if labels and not obj["metadata"].get("labels"):
         obj["metadata"]["labels"] = dict(labels)

@@ -5,6 +5,7 @@ are then moved to the new one. Which address a Service has is decided when it is
 other Services have: the IPAddresses of Services follow.
 """
 
+import random
 from ipaddress import IPv4Network
 
 from ....model import names
@@ -154,7 +155,7 @@ class ServiceAddressController(Controller):
             _cluster_ip(each.shared()) for each in self._services.latest_entries()
         }
         taken |= reserved_addresses(each.shared() for each in self._addresses.latest_entries())
-        address = free_address(taken, self._cluster_ips)
+        address = free_address(taken, self._cluster_ips, random.Random())
         spec = {**service["spec"], "clusterIP": address, "clusterIPs": [address]}
         return {**service, "spec": spec}
 

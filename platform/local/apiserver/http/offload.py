@@ -6,6 +6,7 @@ of YAML holds the interpreter lock, so it runs in a separate process.
 
 import asyncio
 import contextlib
+import contextvars
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,8 +31,9 @@ _slots: "WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]" = Weak
 
 
 async def run_in_thread(work: Callable[[], T]) -> T:
-    """Run *work* in a thread."""
-    return await asyncio.get_running_loop().run_in_executor(_threads, work)
+    """Run *work* in a thread, with the context variables of the caller."""
+    context = contextvars.copy_context()
+    return await asyncio.get_running_loop().run_in_executor(_threads, context.run, work)
 
 
 async def yaml_to_json(body: bytes) -> bytes:

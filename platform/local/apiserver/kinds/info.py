@@ -276,7 +276,9 @@ class KindInfo:
     def before_create(self, obj: dict[str, Any]) -> None:
         """Set the generation and the initial status of a prepared new object.
 
-        Its name and uid must be set: generated labels and selectors depend on them.
+        It is called after mutations, which do not see these, as in kube-apiserver. Its name and uid
+        must be set: generated labels and selectors depend on them. The result may depend on nothing
+        but the object and the time, since a write that waits for a webhook is planned again.
         """
         if self.has_status and not self.status_on_create:
             obj.pop("status", None)

@@ -410,9 +410,7 @@ class Admission:
         spec = pod.get("spec")
         if not isinstance(spec, dict):
             return
-        limit_ranges = self._lookup.limit_ranges(attributes.namespace)
-        if limit_ranges and set_defaults(pod, limit_ranges):
-            attributes.kind.before_create(pod)  # its quality of service class may differ
+        set_defaults(pod, self._lookup.limit_ranges(attributes.namespace))
         admit_pod(
             pod, namespace=attributes.namespace, name=attributes.name, lookup=self._lookup.get
         )

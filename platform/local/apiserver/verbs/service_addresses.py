@@ -3,6 +3,9 @@
 What is taken is what the stored Services have, and the IPAddresses of clients. The IPAddresses of
 Services are written afterwards and not read here, so an address is allocated and released in the
 one write that creates or deletes its Service.
+
+Addresses and ports are chosen at random, so that those of a deleted Service are not used again at
+once, but by the uid of the Service: a write that waits for webhooks is planned again with the same.
 """
 
 import random
@@ -83,16 +86,16 @@ def allocate(
     key = meta.get("namespace", ""), meta.get("name", "")
     if key == API_SERVER or (key == NAME_SERVER and is_dns_ip(spec.get("clusterIP", ""))):
         return
-    _release(spec, (old or {}).get("spec") or {})
     others = [
         each.get("spec") or {}
         for each in services
         if (each["metadata"].get("namespace", ""), each["metadata"]["name"]) != key
     ]
-    errors = _allocate_address(
-        spec, (old or {}).get("spec") or {}, others, ip_addresses, cluster_ips
-    )
-    errors += _allocate_ports(spec, (old or {}).get("spec") or {}, others)
+    before = (old or {}).get("spec") or {}
+    _release(spec, before)
+    generator = random.Random(meta.get("uid"))
+    errors = _allocate_address(spec, before, others, ip_addresses, cluster_ips, generator)
+    errors += _allocate_ports(spec, before, others, generator)
     if errors:
         raise invalid_object(SERVICES, meta.get("name", ""), errors)
 
@@ -116,6 +119,7 @@ def _allocate_address(
     others: Sequence[Json],
     ip_addresses: Iterable[Json],
     cluster_ips: IPv4Network,
+    generator: random.Random,
 ) -> list[FieldError]:
     wanted = spec.get("clusterIP", "")
     if spec.get("type") == "ExternalName" or wanted == HEADLESS:
@@ -125,7 +129,7 @@ def _allocate_address(
     taken = {each.get("clusterIP") for each in others} | reserved_addresses(ip_addresses)
     if wanted:
         return _check_address(wanted, taken, cluster_ips)
-    address = free_address(taken, cluster_ips)
+    address = free_address(taken, cluster_ips, generator)
     if not address:
         text = f"failed to allocate a serviceIP: range is full ({cluster_ips})"
         return [invalid("spec.clusterIPs", [], text)]
@@ -146,10 +150,10 @@ def _check_address(
     return [invalid("spec.clusterIPs", [wanted], f"failed to allocate IP {wanted}: {why}")]
 
 
-def free_address(taken: set[str | None], cluster_ips: IPv4Network) -> str:
+def free_address(taken: set[str | None], cluster_ips: IPv4Network, generator: random.Random) -> str:
     """Return an address that is not in *taken*, empty if there is none."""
     size = cluster_ips.num_addresses - 2
-    start = random.randrange(size)  # so that addresses are not reused at once
+    start = generator.randrange(size)
     for step in range(size):
         address = str(cluster_ips[1 + (start + step) % size])
         if address not in taken:
@@ -165,7 +169,9 @@ def _node_ports(spec: Json) -> set[tuple[int, str]]:
     }
 
 
-def _allocate_ports(spec: Json, before: Json, others: Sequence[Json]) -> list[FieldError]:
+def _allocate_ports(
+    spec: Json, before: Json, others: Sequence[Json], generator: random.Random
+) -> list[FieldError]:
     if spec.get("type") not in _WITH_NODE_PORTS:
         return []
     if spec["type"] == "LoadBalancer" and spec.get("allocateLoadBalancerNodePorts") is False:
@@ -192,7 +198,8 @@ def _allocate_ports(spec: Json, before: Json, others: Sequence[Json]) -> list[Fi
         if port.get("nodePort"):
             continue
         protocol = port.get("protocol", "TCP")
-        number = _free_port(protocol, used, first=kept.get((port.get("port"), protocol), 0))
+        first = kept.get((port.get("port"), protocol), 0)
+        number = _free_port(protocol, used, generator, first=first)
         if not number:
             text = "failed to allocate a nodePort: range is full"
             errors.append(_bad_port(index, 0, text))
@@ -211,9 +218,11 @@ def _kept_ports(before: Json) -> dict[tuple[int | None, str], int]:
     }
 
 
-def _free_port(protocol: str, used: set[tuple[int, str]], *, first: int) -> int:
+def _free_port(
+    protocol: str, used: set[tuple[int, str]], generator: random.Random, *, first: int
+) -> int:
     """Return *first* if it is free, else any free port, 0 if there is none."""
-    start = random.randrange(len(NODE_PORTS))
+    start = generator.randrange(len(NODE_PORTS))
     number: int
     for number in (first, *NODE_PORTS[start:], *NODE_PORTS[:start]):
         if number and (number, protocol) not in used:

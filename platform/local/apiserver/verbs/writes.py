@@ -13,7 +13,7 @@ from ....model import names
 from ..admission.attributes import AdmissionAttributes
 from ..admission.responses import WebhookNeededError
 from ..builtin.unenforced import warnings_on_write
-from ..current_time import now
+from ..current_time import fixed_time, now
 from ..discovery.catalog import Catalog
 from ..errors.fields import invalid as invalid_field
 from ..errors.status import (
@@ -90,14 +90,17 @@ class Writer:
             StatusError: the errors of *plan_write*; 413, the object is too large; 429, too many
                 concurrent changes.
         """
+        if write_request.responses is None:
+            return await self._plan_once(write_request, plan_write, size=size)
         warnings = write_request.warnings if write_request.warnings is not None else []
         warning_count = len(warnings)
-        while True:
-            try:
-                return await self._plan_once(write_request, plan_write, size=size)
-            except (WebhookNeededError, ConversionNeededError) as needed:
-                del warnings[warning_count:]
-                await self.ask_webhooks(write_request, needed)
+        with fixed_time():  # else what a webhook has reviewed would differ from the next plan
+            while True:
+                try:
+                    return await self._plan_once(write_request, plan_write, size=size)
+                except (WebhookNeededError, ConversionNeededError) as needed:
+                    del warnings[warning_count:]
+                    await self.ask_webhooks(write_request, needed)
 
     async def ask_webhooks(
         self, write_request: WriteRequest, needed: WebhookNeededError | ConversionNeededError
@@ -229,7 +232,6 @@ class Writer:
         """
         kind = write_request.kind
         warn_unqualified_finalizers(write_request, obj["metadata"])
-        kind.before_create(obj)
         attempt = self._admission_attributes(write_request, "CREATE", obj, None)
         if is_name_generated and write_request.responses is not None:
             attempt = msgspec.structs.replace(attempt, is_name_generated=True)
@@ -508,10 +510,10 @@ class Writer:
         mutated = self.admission.mutate(attributes, obj)
         if mutated is not obj:
             write_request.kind.prepare(mutated)
-            if attributes.old_object is None:
-                write_request.kind.before_create(mutated)  # initial values may depend on it
-            else:
-                write_request.kind.before_update(mutated, attributes.old_object)
+        if attributes.old_object is None:
+            write_request.kind.before_create(mutated)
+        elif mutated is not obj:
+            write_request.kind.before_update(mutated, attributes.old_object)
         if attributes.old_object is not None:
             # Defaults that were set again are no change.
             write_request.kind.update_generation(mutated, attributes.old_object)
