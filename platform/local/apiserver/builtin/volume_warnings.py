@@ -31,6 +31,8 @@ _SOURCES = {
 }
 """Volumes of files: name in messages, and the field with the name of the source."""
 
+_OF_FILES = frozenset((*_SOURCES, "projected"))
+
 _MOST = 50
 """Warnings of one volume; more do not fit into a response."""
 
@@ -50,14 +52,15 @@ def volume_warnings(spec: Json, path: str) -> Iterator[str]:
     volumes = spec.get("volumes") or ()
     for index, volume in enumerate(volumes):
         field_path = f"{path}.volumes[{index}]"
-        for name, text in _PLUGINS.items():
+        for name in () if _PLUGINS.keys().isdisjoint(volume) else _PLUGINS:
             if name in volume:
-                yield f"{field_path}.{_SHOWN.get(name, name)}: {text}"
+                yield f"{field_path}.{_SHOWN.get(name, name)}: {_PLUGINS[name]}"
         if "ephemeral" in volume:
             claim = volume["ephemeral"].get("volumeClaimTemplate", {}).get("spec", {})
             yield from size_warnings(claim, f"{field_path}.ephemeral.volumeClaimTemplate.spec")
     for volume in volumes:
-        yield from _overlaps(volume)
+        if not _OF_FILES.isdisjoint(volume):
+            yield from _overlaps(volume)
 
 
 def size_warnings(claim: Json, path: str) -> Iterator[str]:
