@@ -1,5 +1,6 @@
 """Parse request paths."""
 
+import functools
 from typing import NamedTuple
 
 from .requests import ObjectPath
@@ -16,6 +17,7 @@ class RequestInfo(NamedTuple):
     """Whether it is one of the deprecated ``/watch/`` paths."""
 
 
+@functools.lru_cache(maxsize=512)  # a client uses the same collections and objects again and again
 def parse_path(path: str, *, remote: bool = False) -> RequestInfo | None:
     """Return the collection, object or subresource in *path*; ``None`` for other paths.
 
