@@ -306,11 +306,11 @@ class _WatchStream:
                 # All changes up to this version are queued, and more may be queued while we send.
                 version = self._store.committed_rv
                 changes = self._watcher.drain()
-                if len(changes) == 1:  # without the costs of slices, for each of many watchers
-                    yield await self._lines_of(changes)
-                else:
-                    async for queued in slices(changes, PARSED_SLICE_SIZE):
-                        yield await self._lines_of(queued)
+                async for queued in slices(changes, PARSED_SLICE_SIZE):
+                    if self._converts:
+                        yield await self._event_lines([event for _, event in queued])
+                    else:
+                        yield b"".join(self._event_line(*each) for each in queued)
                 if self._expired or self._watcher.closed:
                     return
                 if self._bookmark_due:
@@ -324,11 +324,6 @@ class _WatchStream:
                     await asyncio.sleep(delay)
         finally:
             next_bookmark.cancel()
-
-    async def _lines_of(self, queued: Sequence[tuple[str, WatchEvent]]) -> bytes:
-        if self._converts:
-            return await self._event_lines([event for _, event in queued])
-        return b"".join([self._event_line(*each) for each in queued])
 
     def _event_line(self, event_type: str, event: WatchEvent) -> bytes:
         kind = self._renderer.kind
