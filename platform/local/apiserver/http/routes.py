@@ -17,12 +17,16 @@ class RequestInfo(NamedTuple):
     """Whether it is one of the deprecated ``/watch/`` paths."""
 
 
-@functools.lru_cache(maxsize=512)  # a client uses the same collections and objects again and again
 def parse_path(path: str, *, remote: bool = False) -> RequestInfo | None:
     """Return the collection, object or subresource in *path*; ``None`` for other paths.
 
     *remote*: another server has the path, of which a subresource may be only the beginning.
     """
+    # Clients use the same paths again and again. Long ones are not kept.
+    return (_parse_cached if len(path) <= _MAX_CACHED_LENGTH else _parse)(path, remote)
+
+
+def _parse(path: str, remote: bool) -> RequestInfo | None:
     segments = path.strip("/").split("/")
     if segments[0] == "api":
         group, rest = "", segments[1:]
@@ -41,6 +45,10 @@ def parse_path(path: str, *, remote: bool = False) -> RequestInfo | None:
         return None
     plural, target = found
     return RequestInfo(group, version, plural, target, watch)
+
+
+_MAX_CACHED_LENGTH = 256
+_parse_cached = functools.lru_cache(maxsize=512)(_parse)
 
 
 def _parse_resource(

@@ -119,7 +119,6 @@ def name_of(api_version: str, kind: str) -> str:
     return f"{group.partition('.')[0] or 'core'}.{version}.{kind}"
 
 
-@functools.lru_cache(maxsize=1024)
 def message_name(api_version: str, kind: str) -> str:
     """Return the name of a kind's message in the table; ``""`` if unknown.
 
