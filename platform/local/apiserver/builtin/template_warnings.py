@@ -64,9 +64,7 @@ def template_warnings(template: Json, path: str) -> list[str]:
 
 def pod_warnings(pod: Json) -> list[str]:
     """Return the warnings for a pod: as for a template, but those of AppArmor first."""
-    spec, annotations = pod.get("spec", {}), pod["metadata"].get("annotations")
-    if not annotations:
-        return _warnings(pod, "", of_apparmor=False)
+    spec, annotations = pod.get("spec", {}), pod["metadata"].get("annotations") or {}
     found = [
         text
         for container, _ in _containers(spec, "spec")

@@ -192,8 +192,6 @@ def _walk(node: _Node, value: object, path: str) -> Iterator[tuple[str, Unenforc
         if _has_effect_requested(row, value):
             yield path, row
     if isinstance(value, dict):
-        if node.children.keys().isdisjoint(value):
-            return  # most objects
         for key, inner in node.children.items():
             if key in value:
                 yield from _walk(inner, value[key], f"{path}.{key}")

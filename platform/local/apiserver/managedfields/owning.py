@@ -37,7 +37,7 @@ MAX_UPDATE_MANAGERS = 10
 """Entries of updates; the oldest ones are merged into one beyond."""
 
 _METADATA = "f:metadata"
-_WITHOUT_OWNER = ("f:apiVersion", "f:kind", _METADATA)
+_WITHOUT_OWNER = (fieldsets.SELF, "f:apiVersion", "f:kind", _METADATA)
 _METADATA_WITHOUT_OWNER = frozenset(
     (
         fieldsets.SELF,

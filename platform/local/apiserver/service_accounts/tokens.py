@@ -107,7 +107,7 @@ class Claims(msgspec.Struct, frozen=True):
 
 
 class _VerifiedToken(NamedTuple):
-    """What a token with a valid signature says."""
+    """The claims and the user of a token with a valid signature."""
 
     claims: Claims
     user: User
@@ -192,7 +192,7 @@ class ServiceAccountTokens:
         return verified.user, accepted
 
     def _verify(self, token: str) -> _VerifiedToken | None:
-        """Return what *token* says, if its signature is valid."""
+        """Return the claims and the user of *token*, if its signature is valid."""
         known = self._verified.get(token)
         if known is not None:
             self._verified.move_to_end(token)
