@@ -1,10 +1,9 @@
 """Public API names: resources, labels, annotations, storage class."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(NamedTuple):
     """A Kubernetes API resource and its kind."""
 
     group: str

@@ -6,8 +6,8 @@ becomes a ``Status`` here and only here.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -21,6 +21,7 @@ from .authorization.attributes import request_attributes
 from .authorization.authorizer import Authorizer
 from .authorization.impersonation import acting_user, impersonates
 from .authorization.node_authorizer import NOT_NEEDED
+from .authorization.rules import Attributes
 from .current_time import use_clock
 from .discovery.catalog import Catalog
 from .discovery.documents import aggregated_type
@@ -169,13 +170,9 @@ class App:
         api = self.remote_apis.find(path)
         request_info = parse_path(path, remote=api is not None)
         timeout = None if _is_long_running(request_info, query) else request_timeout(query)
-        impersonating = impersonates(headers)
-        if impersonating or MASTERS_GROUP not in user.groups:
+        if MASTERS_GROUP not in user.groups or impersonates(headers):
             attributes = request_attributes(http_request.method, path, query, request_info)
-            with _reported_if_own(user):
-                if impersonating:
-                    user = acting_user(user, headers, attributes, self.authorizer)
-                self.authorizer.check(user, attributes)
+            user = self._authorize(user, headers, attributes)
         if http_request.too_large:
             raise too_large(MAX_BODY_SIZE)
         request = Request(
@@ -197,6 +194,8 @@ class App:
             if self._is_built_in(request_info):
                 raise path_not_found()
             return _NOT_FOUND
+        if timeout is None:
+            return await self.handlers.handle(request, kind, request_info)
         try:
             async with asyncio.timeout(timeout) as deadline:
                 return await self.handlers.handle(request, kind, request_info)
@@ -204,6 +203,24 @@ class App:
             if deadline.expired():
                 raise timed_out() from None
             raise
+
+    def _authorize(self, user: User, headers: Mapping[str, str], attributes: Attributes) -> User:
+        """Return the user as whom a request of *user* is handled, if it is allowed.
+
+        Raises:
+            StatusError: 400 or 403.
+        """
+        try:
+            acting = user
+            if impersonates(headers):
+                acting = acting_user(user, headers, attributes, self.authorizer)
+            self.authorizer.check(acting, attributes)
+        except StatusError as error:
+            # A component of the cluster lacks a right, which its user cannot add.
+            if COMPONENTS_GROUP in user.groups and NOT_NEEDED not in error.message:
+                log.error(COMPONENT_DENIED, extra={"component": user.name, "error": error.message})
+            raise
+        return acting
 
     def _is_built_in(self, request_info: RequestInfo) -> bool:
         """Whether the path is in a group and version of Kubernetes that is served."""
@@ -276,17 +293,6 @@ class App:
         if request.headers.get("if-none-match") == tag:
             return Response(status=NOT_MODIFIED, headers=headers)
         return Response(body=body, headers=headers, content_type=content_type)
-
-
-@contextmanager
-def _reported_if_own(user: User) -> Iterator[None]:
-    """Log a denied request of a component: its role lacks a right, which its user cannot add."""
-    try:
-        yield
-    except StatusError as error:
-        if COMPONENTS_GROUP in user.groups and NOT_NEEDED not in error.message:
-            log.error(COMPONENT_DENIED, extra={"component": user.name, "error": error.message})
-        raise
 
 
 def _is_long_running(request_info: RequestInfo | None, query: Mapping[str, str]) -> bool:

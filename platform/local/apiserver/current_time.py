@@ -3,6 +3,7 @@
 Several servers with different clocks can run in one process, so the clock is a context variable.
 """
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -38,4 +39,8 @@ def fixed_time() -> Iterator[None]:
 
 def now() -> str:
     """Return the current time in the format of objects."""
-    return times.format(current_time())
+    return _format(current_time().replace(microsecond=0))
+
+
+# Objects of one second share the text.
+_format = functools.lru_cache(maxsize=16)(times.format)

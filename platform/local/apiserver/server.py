@@ -357,7 +357,9 @@ class _ServerCore:
             for kind in self._catalog.stored_kinds():
                 store.resource_store(kind)
             controller.enqueue_all()
-            store.listeners.append(controller.handle_event)
+            stores = (store,) if controller.observed is None else controller.observed
+            for observed in stores:
+                observed.listeners.append(controller.handle_event)
         store.replay()
         committing = asyncio.create_task(
             supervise("store", store.run, may_end=lambda: store.stopping)

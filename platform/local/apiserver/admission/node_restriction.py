@@ -5,7 +5,6 @@ those of Kubernetes.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from ....model import names
@@ -37,10 +36,10 @@ _KUBELET_LABEL_NAMESPACES = ("kubelet.kubernetes.io", "node.kubernetes.io")
 _CLAIM_STATUS = ("capacity", "conditions", "allocatedResourceStatuses", "allocatedResources")
 """What a node may change in a claim."""
 
-_POD = replace(names.PODS, plural="pod")
-_NODE = replace(names.NODES, plural="node")
-_CLAIMS = replace(names.PERSISTENTVOLUMECLAIMS, plural="persistentvolumeclaim")
-_VOLUMES = replace(names.PERSISTENTVOLUMES, plural="persistentvolume")
+_POD = names.PODS._replace(plural="pod")
+_NODE = names.NODES._replace(plural="node")
+_CLAIMS = names.PERSISTENTVOLUMECLAIMS._replace(plural="persistentvolumeclaim")
+_VOLUMES = names.PERSISTENTVOLUMES._replace(plural="persistentvolume")
 _CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidriver", "CSIDriver", namespaced=False)
 """Named in the singular, as the errors of kube-apiserver's listers do."""
 
@@ -170,7 +169,7 @@ class NodeRestriction:
         return [each.get("audience", "") for each in spec.get("tokenRequests") or ()]
 
     def _require(self, resource: Resource, namespace: str, name: str) -> Json:
-        stored = replace(resource, plural=f"{resource.plural}s")
+        stored = resource._replace(plural=f"{resource.plural}s")
         found = self._lookup(stored, namespace, name)
         if found is None:
             raise not_found(resource, name)

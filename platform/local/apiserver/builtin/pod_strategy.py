@@ -6,6 +6,7 @@ from typing import Any
 from ..errors.fields import FieldError, forbidden, invalid, quote
 from ..kinds.info import SubresourceStrategy
 from ..kinds.metadata import validate_annotations
+from .known_pod_specs import validate_new_pod_spec
 from .pod_claims import pod_claim_status_errors
 from .pod_validation import validate_pod_spec
 
@@ -31,7 +32,7 @@ def validate_pod(pod: Json, old: Json | None) -> list[FieldError]:
     """Validate a pod, or with *old* an update of it."""
     spec = pod.get("spec", {})
     if old is None:
-        return [*validate_pod_spec(spec, "spec"), *_validate_create(pod)]
+        return [*validate_new_pod_spec(spec), *_validate_create(pod)]
     before = old.get("spec", {})
     if spec == before:
         # Unchanged specs are not validated again: status updates are most of the traffic.

@@ -45,14 +45,14 @@ _NOT_EPHEMERAL = (
 )  # fmt: skip
 """Fields of containers that ephemeral containers may not have."""
 
-_NAMES = (
-    ("hostname", validation.dns1123_label_error),
-    ("subdomain", validation.dns1123_label_error),
-    ("nodeName", validation.dns1123_subdomain_error),
-    ("serviceAccountName", validation.dns1123_subdomain_error),
-    ("priorityClassName", validation.dns1123_subdomain_error),
-    ("runtimeClassName", validation.dns1123_subdomain_error),
-)
+_NAMES = {
+    "hostname": validation.dns1123_label_error,
+    "subdomain": validation.dns1123_label_error,
+    "nodeName": validation.dns1123_subdomain_error,
+    "serviceAccountName": validation.dns1123_subdomain_error,
+    "priorityClassName": validation.dns1123_subdomain_error,
+    "runtimeClassName": validation.dns1123_subdomain_error,
+}
 _SYSCTL_SEGMENT = "[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
 _SYSCTL = rf"({_SYSCTL_SEGMENT}[\./])*{_SYSCTL_SEGMENT}"
 _MAX_SYSCTL = 253
@@ -264,6 +264,11 @@ def _validate_address(text: str, path: str, errors: list[FieldError]) -> None:
         errors.append(invalid(path, text, problem))
 
 
+def has_valid_names(spec: Json, keys: Iterable[str]) -> bool:
+    """Whether the names under *keys*, as far as a spec has them, are valid."""
+    return not any((text := spec.get(key)) and _NAMES[key](text) for key in keys)
+
+
 def _validate_enums(spec: Json, path: str, errors: list[FieldError]) -> None:
     """Validate enumerated and numeric fields."""
     _one_of(spec.get("restartPolicy"), f"{path}.restartPolicy", _RESTART, errors)
@@ -272,7 +277,7 @@ def _validate_enums(spec: Json, path: str, errors: list[FieldError]) -> None:
         _one_of(spec["preemptionPolicy"], f"{path}.preemptionPolicy", _PREEMPTION, errors)
     errors += [
         invalid(f"{path}.{key}", text, problem)
-        for key, rule in _NAMES
+        for key, rule in _NAMES.items()
         if (text := spec.get(key)) and (problem := rule(text))
     ]
     if (system := spec.get("os")) is not None:

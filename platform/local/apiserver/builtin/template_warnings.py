@@ -51,6 +51,8 @@ _MOST = 50
 """Warnings of one sort; more do not fit into a response."""
 
 _CONTAINER_LISTS = ("initContainers", "containers")
+_PLACEMENT = frozenset(("nodeSelector", "affinity", "topologySpreadConstraints"))
+_RARE = frozenset(("dnsConfig", "hostAliases", "imagePullSecrets", "overhead"))
 _FRACTIONS = ("memory", "ephemeral-storage")
 """Resources of which no fraction of a byte can be requested."""
 
@@ -75,32 +77,33 @@ def _warnings(template: Json, prefix: str, *, of_apparmor: bool = True) -> list[
     spec, spec_path = template.get("spec", {}), f"{prefix}spec"
     annotations = template.get("metadata", {}).get("annotations") or {}
     annotations_path = f"{prefix}metadata.annotations"
-    found = [
-        *_node_labels(spec, spec_path),
-        *_spreads(spec, spec_path),
-        *_annotations(annotations, annotations_path),
-        *volume_warnings(spec, spec_path),
-        *_duplicates(spec, spec_path),
-        *_fractions(spec.get("overhead"), f"{spec_path}.overhead"),
-    ]
+    found: list[str] = []
+    # Looking for the fields of several checks at once costs less than the checks.
+    if not _PLACEMENT.isdisjoint(spec):
+        found += [*_node_labels(spec, spec_path), *_spreads(spec, spec_path)]
+    found += _annotations(annotations, annotations_path)
+    found += volume_warnings(spec, spec_path)
+    if not _RARE.isdisjoint(spec):
+        found += [
+            *_duplicates(spec, spec_path),
+            *_fractions(spec.get("overhead"), f"{spec_path}.overhead"),
+        ]
     if _POD_SECCOMP in annotations and "seccompProfile" not in spec.get("securityContext", {}):
         found.append(f"{annotations_path}[{_POD_SECCOMP}]: {_NO_SECCOMP}")
     for container, field_path in _containers(spec, spec_path):
         found += _seccomp(container, annotations, annotations_path)
         if of_apparmor:
             found += _apparmor(spec, container, annotations, annotations_path)
-        resources = container.get("resources", {})
-        for resource in _FRACTIONS:
-            for kind in ("limits", "requests"):
-                amounts = {k: v for k, v in resources.get(kind, {}).items() if k == resource}
-                found += _fractions(amounts, f"{field_path}.resources.{kind}")
+        found += _container_fractions(container, f"{field_path}.resources")
         found += _environment(container, field_path)
-    found += islice(_ports(spec, spec_path), _MOST)
-    found += _port_names(spec, spec_path)
+    if any("ports" in container for container, _ in _containers(spec, spec_path)):
+        found += [*islice(_ports(spec, spec_path), _MOST), *_port_names(spec, spec_path)]
     if spec.get("terminationGracePeriodSeconds", 0) < 0:
         text = "must be >= 0; negative values are invalid and will be treated as 1"
         found.append(f"{spec_path}.terminationGracePeriodSeconds: {text}")
-    return [*found, *_pod_affinity(spec, spec_path), *_addresses(spec, spec_path)]
+    if "affinity" in spec:
+        found += _pod_affinity(spec, spec_path)
+    return found if _RARE.isdisjoint(spec) else [*found, *_addresses(spec, spec_path)]
 
 
 def _containers(spec: Json, path: str) -> Iterator[tuple[Json, str]]:
@@ -165,6 +168,14 @@ def _fractions(amounts: Json | None, path: str) -> Iterator[str]:
             yield f"{where}: fractional byte value {shown} is invalid, must be an integer"
 
 
+def _container_fractions(container: Json, path: str) -> Iterator[str]:
+    resources = container.get("resources", {})
+    for resource in _FRACTIONS:
+        for kind in ("limits", "requests"):
+            if (text := resources.get(kind, {}).get(resource)) is not None:
+                yield from _fractions({resource: text}, f"{path}.{kind}")
+
+
 def _seccomp(container: Json, annotations: Json, path: str) -> Iterator[str]:
     """Warn of an annotation that a field has replaced."""
     key = f"{_CONTAINER_SECCOMP}{container.get('name', '')}"
@@ -193,11 +204,12 @@ def _environment(container: Json, path: str) -> Iterator[str]:
     """Warn of variables that hide an earlier one without using it."""
     seen = set()
     for index, variable in enumerate(container.get("env") or ()):
-        name, value = variable.get("name", ""), variable.get("value", "")
-        reference = f"$({name})"
+        name = variable.get("name", "")
         if name not in seen:
             seen.add(name)
-        elif "valueFrom" in variable or value == reference or reference not in value:
+            continue
+        value, reference = variable.get("value", ""), f"$({name})"
+        if "valueFrom" in variable or value == reference or reference not in value:
             yield (
                 f"{path}.env[{index}]: hides previous definition of {quote(name)}, which may be "
                 "dropped when using apply"

@@ -1,6 +1,6 @@
 """kube-apiserver's warnings for the volumes of a pod template, and for claims."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ....model import quantity
@@ -34,6 +34,8 @@ _SOURCES = {
 _MAX_WARNINGS = 50
 """Maximum number of warnings for one volume; more do not fit into a response."""
 
+_OF_FILES = frozenset((*_SOURCES, "projected"))
+
 
 class _File(NamedTuple):
     """A file of a volume, and its source if there are several."""
@@ -50,14 +52,14 @@ def volume_warnings(spec: Json, path: str) -> Iterator[str]:
     volumes = spec.get("volumes") or ()
     for index, volume in enumerate(volumes):
         field_path = f"{path}.volumes[{index}]"
-        for name, text in _PLUGINS.items():
-            if name in volume:
-                yield f"{field_path}.{_SHOWN.get(name, name)}: {text}"
+        for name in _PLUGINS.keys() & volume.keys():
+            yield f"{field_path}.{_SHOWN.get(name, name)}: {_PLUGINS[name]}"
         if "ephemeral" in volume:
             claim = volume["ephemeral"].get("volumeClaimTemplate", {}).get("spec", {})
             yield from size_warnings(claim, f"{field_path}.ephemeral.volumeClaimTemplate.spec")
     for volume in volumes:
-        yield from _overlaps(volume)
+        if not _OF_FILES.isdisjoint(volume):
+            yield from _overlaps(volume)
 
 
 def size_warnings(claim: Json, path: str) -> Iterator[str]:
@@ -88,9 +90,9 @@ def _overlaps(volume: Json) -> Iterator[str]:
         shown = f"{described} {quote(source.get(key, ''))}" if key else described
         for text in _conflicts(_files(source)):
             yield f"{name} ({shown}): overlapping paths: {text}"
-    if "projected" not in volume:
+    sources = volume.get("projected", {}).get("sources") or ()
+    if _have_distinct_names(sources):
         return
-    sources = volume["projected"].get("sources") or ()
     files: list[_File] = []
     first_after: dict[int, str] = {}
     for source in sources:
@@ -105,6 +107,17 @@ def _overlaps(volume: Json) -> Iterator[str]:
         if number in first_after:
             yield first_after[number]
         yield from conflicts.get(number, ())
+
+
+def _have_distinct_names(sources: Sequence[Json]) -> bool:
+    """Whether no source has a file in a directory, or of the name of another, as most volumes."""
+    paths: list[str] = []
+    for source in sources:
+        if not source or "podCertificate" in source:
+            return False
+        for content in source.values():
+            paths += [item.get("path", "") for item in content.get("items") or (content,)]
+    return len(set(paths)) == len(paths) and not any("/" in path for path in paths)
 
 
 def _files(source: Json, described: str = "") -> list[_File]:

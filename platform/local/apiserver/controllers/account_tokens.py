@@ -40,6 +40,7 @@ class AccountTokenController(Controller):
         self._tokens, self._ca = tokens, base64.b64encode(ca).decode()
         self._secrets = context.resource_store(names.SECRETS)
         self._accounts = context.resource_store(names.SERVICEACCOUNTS)
+        self.observed = (self._secrets, self._accounts)
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
         """Enqueue a Secret that was written, and those of a deleted account."""

@@ -70,6 +70,7 @@ class ApiServiceController(Controller):
         self._services = context.resource_store(names.SERVICES)
         self._slices = context.resource_store(names.ENDPOINTSLICES)
         self._endpoints = context.resource_store(names.ENDPOINTS)
+        self.observed = (self._api_services, self._services, self._slices, self._endpoints)
         context.catalog.on_change = self._enqueue_names
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:

@@ -7,6 +7,7 @@ rules as users. Each has a work queue, and one worker unless its reconciles ofte
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ....kube.supervision import TASK_RESTARTS, supervise
@@ -62,6 +63,8 @@ class Controller(ABC):
 
     name: str
     workers = 1
+    observed: Sequence[ResourceStore] | None = None
+    """The stores whose changes the controller observes; ``None``: all of them."""
 
     def __init__(self, context: ControllerContext) -> None:
         self.context = context

@@ -16,10 +16,11 @@ class BootstrapTokenController(Controller):
     def __init__(self, context: ControllerContext) -> None:
         super().__init__(context)
         self._secrets = context.resource_store(names.SECRETS)
+        self.observed = (self._secrets,)
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
         """Enqueue a token that was written."""
-        if resource_store is self._secrets and event.type != DELETED:
+        if event.type != DELETED:
             self._enqueue(*event.entry.key)
 
     def enqueue_all(self) -> None:

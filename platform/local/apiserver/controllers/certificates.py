@@ -79,11 +79,12 @@ class CertificateController(Controller):
         self._ca = ca
         self._reserved = reserved
         self._requests = context.resource_store(CSRS)
+        self.observed = (self._requests,)
         self._nodes = context.resource_store(names.NODES)
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
         """Enqueue a request that was created or approved."""
-        if resource_store is self._requests and event.type != DELETED:
+        if event.type != DELETED:
             self.queue.add(event.entry.name)
 
     def enqueue_all(self) -> None:

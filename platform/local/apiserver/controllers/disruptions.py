@@ -48,6 +48,7 @@ class DisruptionController(Controller):
         self._kind = context.catalog.require(names.POD_DISRUPTION_BUDGETS)
         self._budgets = context.resource_store(names.POD_DISRUPTION_BUDGETS)
         self._pods = context.resource_store(names.PODS)
+        self.observed = (self._budgets, self._pods)
         self._pod_infos: dict[tuple[str, str], _PodInfo] = {}
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:

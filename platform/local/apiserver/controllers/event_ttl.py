@@ -27,11 +27,12 @@ class EventTtlController(Controller):
     def __init__(self, context: ControllerContext) -> None:
         super().__init__(context)
         self._events = context.resource_store(names.EVENTS)
+        self.observed = (self._events,)
         self._written: deque[tuple[float, tuple[str, str], int]] = deque()
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
         """Record when an Event was written."""
-        if resource_store is self._events and event.type != DELETED:
+        if event.type != DELETED:
             moment = self.queue.clock.monotonic()
             self._written.append((moment, event.entry.key, event.rv))
 

@@ -31,6 +31,7 @@ class FlowControlController(Controller):
         self._stores = {each.plural: context.resource_store(each) for each in RESOURCES}
         self._schemas = self._stores[FLOW_SCHEMAS.plural]
         self._levels = self._stores[PRIORITY_LEVELS.plural]
+        self.observed = (self._schemas, self._levels)
 
     def enqueue_all(self) -> None:
         """Enqueue the objects that exist; those of every cluster are created at the start."""

@@ -91,6 +91,7 @@ class NodeLifecycleController(Controller):
         self._pods = pods
         self._nodes = context.resource_store(names.NODES)
         self._leases = context.resource_store(names.LEASES)
+        self.observed = (self._nodes, self._leases, pods.pods)
         self._health: dict[str, _NodeHealth] = {}
         self._tainters: dict[str, _ZoneTainter] = {}
         self._zone_states: dict[str, ZoneState] = {}

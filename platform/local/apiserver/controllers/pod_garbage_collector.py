@@ -48,6 +48,7 @@ class PodGarbageCollector(Controller):
         super().__init__(context)
         self._settings = settings
         self._pods = pods
+        self.observed = (pods.pods,)
         self._nodes = context.resource_store(names.NODES)
         self._missing_since: dict[str, float] = {}
         """Nodes that have pods and do not exist, by when that was first observed."""
@@ -56,8 +57,6 @@ class PodGarbageCollector(Controller):
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
         """Record which pods are terminated."""
-        if resource_store is not self._pods.pods:
-            return
         if event.type == DELETED:
             self._terminated.pop(event.entry.key, None)
         elif event.entry.key not in self._terminated:

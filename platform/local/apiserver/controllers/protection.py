@@ -38,6 +38,7 @@ class ProtectionController(Controller):
         self.user_stores = [
             (context.resource_store(resource), content) for resource, content in self.users.items()
         ]
+        self.observed = (self.objects, *(store for store, _ in self.user_stores))
         self._finalizer = PROTECTION_FINALIZERS[self.resource]
         self._mark = self._finalizer.encode()
         self._waiting: set[tuple[str, str]] = set()

@@ -83,14 +83,14 @@ class RemoteGarbageCollector(Controller):
         super().__init__(context)
         self._local, self._apis, self._client = local, apis, client
         self._api_services = context.resource_store(names.API_SERVICES)
+        self.observed = (self._api_services,)
         local.orphan_elsewhere = self._orphan
         self._suspects: set[tuple[str, bytes]] = set()
         """Objects of the last lists without owners, by uid and references."""
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
         """Ask other servers when an APIService changes, and else at intervals."""
-        if resource_store is self._api_services:
-            self.queue.add(self.name)
+        self.queue.add(self.name)
 
     def enqueue_all(self) -> None:
         """Begin to ask other servers."""

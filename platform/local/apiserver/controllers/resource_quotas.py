@@ -23,6 +23,7 @@ class ResourceQuotaController(Controller):
         self._kind = context.catalog.require(RESOURCEQUOTAS)
         self._quota_store = context.resource_store(RESOURCEQUOTAS)
         self._definitions = context.resource_store(CRDS)
+        self.observed = (self._quota_store, self._definitions)
         quotas.on_change = self._on_usage
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:

@@ -22,6 +22,7 @@ class RoleAggregationController(Controller):
         super().__init__(context)
         self._kind = context.catalog.require(CLUSTER_ROLES)
         self._roles = context.resource_store(CLUSTER_ROLES)
+        self.observed = (self._roles,)
         self._aggregated: set[str] = set()
         """Names of the roles with an aggregation rule."""
 
@@ -32,8 +33,6 @@ class RoleAggregationController(Controller):
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
         """See :meth:`Controller.on_event`."""
-        if resource_store is not self._roles:
-            return
         if event.type != DELETED and _selectors(event.entry):
             self._aggregated.add(event.entry.name)
         else:

@@ -53,6 +53,7 @@ class ServiceAddressController(Controller):
         self._services = context.resource_store(names.SERVICES)
         self._addresses = context.resource_store(names.IP_ADDRESSES)
         self._ranges = context.resource_store(names.SERVICE_CIDRS)
+        self.observed = (self._services, self._addresses, self._ranges)
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
         """Enqueue a changed object, and what it refers to."""

@@ -30,6 +30,7 @@ class TaintEvictionController(Controller):
         super().__init__(context)
         self._pods = pods
         self._nodes = context.resource_store(names.NODES)
+        self.observed = (self._nodes, pods.pods)
         self._taints: dict[str, list[Json]] = {}
         """NoExecute taints of the nodes that have any."""
 

@@ -51,6 +51,7 @@ class PersistentVolumeController(Controller):
         self._claims = context.resource_store(names.PERSISTENTVOLUMECLAIMS)
         self._volumes = context.resource_store(names.PERSISTENTVOLUMES)
         self._classes = context.resource_store(names.STORAGECLASSES)
+        self.observed = (self._claims, self._volumes, self._classes)
         self._nodes = context.resource_store(names.NODES)
         self._waiting: set[str] = set()
         """Keys of claims that a new volume or class may unblock."""

@@ -1,5 +1,6 @@
 """Parse request paths."""
 
+import functools
 from typing import NamedTuple
 
 from .requests import ObjectPath
@@ -21,6 +22,11 @@ def parse_path(path: str, *, remote: bool = False) -> RequestInfo | None:
 
     *remote*: another server has the path, of which a subresource may be only the beginning.
     """
+    # Clients use the same paths again and again. Long ones are not kept.
+    return (_parse_cached if len(path) <= _MAX_CACHED_LENGTH else _parse)(path, remote)
+
+
+def _parse(path: str, remote: bool) -> RequestInfo | None:
     segments = path.strip("/").split("/")
     if segments[0] == "api":
         group, rest = "", segments[1:]
@@ -39,6 +45,10 @@ def parse_path(path: str, *, remote: bool = False) -> RequestInfo | None:
         return None
     plural, target = found
     return RequestInfo(group, version, plural, target, watch)
+
+
+_MAX_CACHED_LENGTH = 256
+_parse_cached = functools.lru_cache(maxsize=512)(_parse)
 
 
 def _parse_resource(

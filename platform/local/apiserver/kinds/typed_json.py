@@ -69,7 +69,7 @@ def decode_object(obj: dict[str, Any], resource: Resource) -> list[str]:
     Raises:
         MalformedError: a value has a wrong type.
     """
-    return _read(go_types.message_name(resource.api_version, resource.kind), obj, resource, "")
+    return _read(_message_of(resource), obj, resource, "")
 
 
 def decode_metadata(metadata: Any, resource: Resource) -> list[str]:
@@ -82,7 +82,7 @@ def add_zero_values(obj: dict[str, Any], resource: Resource) -> None:
 
     For objects changed after :func:`decode_object`, which does it for all other fields.
     """
-    message = go_types.message_name(resource.api_version, resource.kind)
+    message = _message_of(resource)
     _fill(obj, _shown(message))
     status = go_types.json_fields(message).get("status")
     if status is not None and "status" in obj:
@@ -92,8 +92,14 @@ def add_zero_values(obj: dict[str, Any], resource: Resource) -> None:
 def zero_object(resource: Resource) -> dict[str, Any]:
     """Return the encoding of an empty object of a built-in kind."""
     obj: dict[str, Any] = {}
-    _fill(obj, _shown(go_types.message_name(resource.api_version, resource.kind)))
+    _fill(obj, _shown(_message_of(resource)))
     return obj
+
+
+@functools.cache
+def _message_of(resource: Resource) -> str:
+    """Return the message of a built-in kind."""
+    return go_types.message_name(resource.api_version, resource.kind)
 
 
 def _read(message: str, value: Any, resource: Resource, path: str) -> list[str]:

@@ -130,23 +130,27 @@ def entries_of(owners: Mapping[Identity, Owner], stored: Entries = ()) -> Entrie
 
     Those of *stored* that are unchanged are reused.
     """
+    if not stored and len(owners) == 1:  # of most new objects
+        return tuple(_entry_of(*each) for each in owners.items())
     before = owners_of(stored)
     if owners == before:
         return stored
     kept = dict(zip(before, stored, strict=True))
     ordered = sorted(owners.items(), key=lambda each: _order(*each))
     return tuple(
-        kept[identity]
-        if before.get(identity) == owner
-        else ManagedFieldsEntry(
-            manager=identity.manager,
-            operation=identity.operation,
-            api_version=owner.api_version,
-            time=owner.time or msgspec.UNSET,
-            fields=_shared(owner.encoded or _encode(owner.fields)),
-            subresource=identity.subresource or msgspec.UNSET,
-        )
+        kept[identity] if before.get(identity) == owner else _entry_of(identity, owner)
         for identity, owner in ordered
+    )
+
+
+def _entry_of(identity: Identity, owner: Owner) -> ManagedFieldsEntry:
+    return ManagedFieldsEntry(
+        manager=identity.manager,
+        operation=identity.operation,
+        api_version=owner.api_version,
+        time=owner.time or msgspec.UNSET,
+        fields=_shared(owner.encoded or _encode(owner.fields)),
+        subresource=identity.subresource or msgspec.UNSET,
     )
 
 

@@ -36,28 +36,22 @@ ANCIENT_CHANGES = "ancient-changes"
 MAX_UPDATE_MANAGERS = 10
 """Entries of updates; the oldest ones are merged into one beyond."""
 
-_STRIPPED: FieldSet = {
-    "f:apiVersion": {},
-    "f:kind": {},
-    "f:metadata": {
-        ".": {},
-        **{
-            f"f:{name}": {}
-            for name in (
-                "name",
-                "namespace",
-                "creationTimestamp",
-                "selfLink",
-                "uid",
-                "clusterName",
-                "generation",
-                "managedFields",
-                "resourceVersion",
-            )
-        },
-    },
-}
-"""Fields without an owner."""
+_METADATA = "f:metadata"
+_WITHOUT_OWNER = (fieldsets.SELF, "f:apiVersion", "f:kind", _METADATA)
+_METADATA_WITHOUT_OWNER = frozenset(
+    (
+        fieldsets.SELF,
+        "f:name",
+        "f:namespace",
+        "f:creationTimestamp",
+        "f:selfLink",
+        "f:uid",
+        "f:clusterName",
+        "f:generation",
+        "f:managedFields",
+        "f:resourceVersion",
+    )
+)
 
 
 class Conflict(NamedTuple):
@@ -136,7 +130,7 @@ def create(target: Target, *, empty: Json, new: Json, manager: str, now: str) ->
     """
     version = target.api_version
     fields = target.filtered(typed.set_in_new(target.type, empty, new), version)
-    fields = difference(fields, _STRIPPED)
+    fields = _with_owner(fields)
     if not fields:
         return {}
     identity = identity_of(manager, UPDATE, version, target.subresource)
@@ -176,10 +170,23 @@ def _update(
     if previous is not None and own.removed:
         previous = owners[identity] = _without(previous, own.removed)
     owners = {each: owner for each, owner in owners.items() if owner.fields}
-    fields = difference(own.changed, _STRIPPED)
+    fields = _with_owner(own.changed)
     if fields:
         owners[identity] = _with_fields(previous, version, fields, now)
     return owners
+
+
+def _with_owner(fields: FieldSet) -> FieldSet:
+    """Return *fields* without those that have no owner."""
+    found = {key: node for key, node in fields.items() if key not in _WITHOUT_OWNER}
+    metadata = {
+        key: node
+        for key, node in fields.get(_METADATA, {}).items()
+        if key not in _METADATA_WITHOUT_OWNER
+    }
+    if metadata:
+        found[_METADATA] = metadata
+    return found
 
 
 _NO_CHANGES = Changes({}, {})
@@ -371,7 +378,7 @@ def _apply(
         owners[other] = _without(owners[other], fields)
     changed = new != old
     mine = owners[identity]
-    fields = difference(mine.fields, _STRIPPED)
+    fields = _with_owner(mine.fields)
     owners[identity] = Owner(mine.api_version, fields, now if changed else mine.time)
     owners = {each: owner for each, owner in owners.items() if owner.fields}
     return Applied(new if changed else None, owners)

@@ -275,14 +275,16 @@ def _whole(type: FieldType, value: Any) -> FieldSet:  # noqa: A002
     if type.map is not None and isinstance(value, dict):
         return LEAF if type.map.atomic else _whole_map(type.map, value)
     if type.items is not None and isinstance(value, list):
-        if type.items.atomic:
-            return LEAF
-        result = {SELF: LEAF}
-        element_type = type.items.element
-        for element, item in zip(_elements(type.items, value), value, strict=True):
-            result[element] = LEAF if element in result else _whole(element_type, item)
-        return result
+        return LEAF if type.items.atomic else _whole_list(type.items, value)
     return LEAF
+
+
+def _whole_list(type: ListType, value: list[Any]) -> FieldSet:  # noqa: A002
+    result = {SELF: LEAF}
+    element_type = type.element
+    for element, item in zip(_elements(type, value), value, strict=True):
+        result[element] = LEAF if element in result else _whole(element_type, item)
+    return result
 
 
 def _whole_map(type: MapType, value: dict[str, Any]) -> FieldSet:  # noqa: A002
@@ -299,7 +301,8 @@ def _whole_map(type: MapType, value: dict[str, Any]) -> FieldSet:  # noqa: A002
         return shape.leaves
     result = shape.leaves.copy()
     for key, element, item_type in shape.nested:
-        result[element] = _whole(item_type, value[key])
+        if item := value[key]:
+            result[element] = _whole(item_type, item)
     return result
 
 

@@ -1,6 +1,6 @@
 """What pods get of their service account when they are created."""
 
-import random
+import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -124,7 +124,8 @@ def _mount_token(spec: Json, name: str) -> None:
     if found is None:
         # The pod is admitted again after a webhook has responded, and is to be the same then. If
         # its name is generated, it has another one each time.
-        suffix = "".join(random.Random(name).choices(_SUFFIX_ALPHABET, k=5))
+        digest = hashlib.sha256(name.encode()).digest()
+        suffix = "".join(_SUFFIX_ALPHABET[byte % len(_SUFFIX_ALPHABET)] for byte in digest[:5])
         found = _access_volume(f"{_VOLUME_PREFIX}{suffix}")
         spec["volumes"] = [*volumes, found]
     mount = {"name": found["name"], "readOnly": True, "mountPath": MOUNT_PATH}

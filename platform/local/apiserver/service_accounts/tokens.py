@@ -106,6 +106,13 @@ class Claims(msgspec.Struct, frozen=True):
     sub: str
 
 
+class _VerifiedToken(NamedTuple):
+    """The claims and the user of a token with a valid signature."""
+
+    claims: Claims
+    user: User
+
+
 class IssuedToken(NamedTuple):
     """A token, and when the client is to replace it at the latest."""
 
@@ -126,8 +133,8 @@ class ServiceAccountTokens:
         self._key_id = hashlib.sha256(der).hexdigest()[:32]
         self._lookup = lookup
         self._clock = clock
-        self._verified: OrderedDict[bytes, Claims] = OrderedDict()
-        """Claims by the digest of their token, the one that was used last at the end."""
+        self._verified: OrderedDict[str, _VerifiedToken] = OrderedDict()
+        """Tokens with a valid signature, the one that was used last at the end."""
 
     @property
     def public_key(self) -> JsonWebKey:
@@ -171,22 +178,24 @@ class ServiceAccountTokens:
     def authenticate(self, token: str, audiences: Collection[str]) -> tuple[User, list[str]] | None:
         """Return the user of *token* and those of *audiences* that it is for; ``None`` if it is
         not valid."""
-        claims = self._verify(token)
-        if claims is None or not claims.nbf <= self._clock() < claims.exp:
+        verified = self._verify(token)
+        if verified is None:
+            return None
+        claims = verified.claims
+        if not claims.nbf <= self._clock() < claims.exp:
             return None
         accepted = [each for each in audiences if each in claims.aud]
         if not accepted or not self._exists(claims.bound):
             return None
         if claims.bound.stored and not self._is_stored(token, claims.bound):
             return None
-        return _user_of(claims), accepted
+        return verified.user, accepted
 
-    def _verify(self, token: str) -> Claims | None:
-        """Return the claims of *token*, if its signature is valid."""
-        digest = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
-        known = self._verified.get(digest)
+    def _verify(self, token: str) -> _VerifiedToken | None:
+        """Return the claims and the user of *token*, if its signature is valid."""
+        known = self._verified.get(token)
         if known is not None:
-            self._verified.move_to_end(digest)
+            self._verified.move_to_end(token)
             return known
         try:
             decoded = jwt.decode(
@@ -199,10 +208,10 @@ class ServiceAccountTokens:
             claims = msgspec.convert(decoded, Claims)
         except (jwt.InvalidTokenError, msgspec.ValidationError, ValueError):
             return None
-        self._verified[digest] = claims
+        verified = self._verified[token] = _VerifiedToken(claims, _user_of(claims))
         if len(self._verified) > _CACHE_SIZE:
             self._verified.popitem(last=False)
-        return claims
+        return verified
 
     def _exists(self, bound: BoundClaims) -> bool:
         """Whether the account and the bound object exist, and were not created again."""

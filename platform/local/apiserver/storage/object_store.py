@@ -25,7 +25,7 @@ from ..errors.status import (
 )
 from ..kinds.info import KindInfo
 from ..managedfields.entries import Entries
-from .resource_store import ResourceStore
+from .resource_store import Listener, ResourceStore
 from .sqlite import DiskFullError, LogEntry, OutcomeUnknownError, SqliteStore
 from .stored_objects import (
     ADDED,
@@ -133,7 +133,7 @@ class ObjectStore:
         self._rv = store.last_rv
         self.committed_rv = store.last_rv
         """Version of the state that readers see."""
-        self.listeners: list[Callable[[ResourceStore, WatchEvent], None]] = []
+        self.listeners: list[Listener] = []
         """Called for each committed change, in order; must be fast and never raise."""
         self.write_observers: list[WriteObserver] = []
         self._version_waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -407,6 +407,8 @@ class ObjectStore:
             resource_store.apply(event)
             self.committed_rv = event.rv
             for listener in self.listeners:
+                listener(resource_store, event)
+            for listener in resource_store.listeners:
                 listener(resource_store, event)
         for write in group:
             for waiter in write.waiters:

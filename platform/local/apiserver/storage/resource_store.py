@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ....model.names import Resource
 from ..errors.status import expired
@@ -17,6 +17,7 @@ MAX_SNAPSHOTS = 8
 """Past states of a resource that are kept for further pages of a list."""
 
 Key = tuple[str, str]
+Listener = Callable[["ResourceStore", WatchEvent], None]
 
 
 def _key_of(entry: StoredObject) -> Key:
@@ -34,6 +35,8 @@ class ResourceStore:
         self.oldest_version = oldest_version
         """Every change after this version is in the history."""
         self.broadcaster = Broadcaster()
+        self.listeners: list[Listener] = []
+        """Called for each committed change after the listeners of all stores, by the same rules."""
         self.change_count = 0
         """Increases whenever the pending or the committed objects change."""
 

@@ -77,7 +77,7 @@ class StoredObject:
         if _NODE_LABEL in kind.field_labels:
             self.node = (obj.get("spec") or {}).get("nodeName", "")
         self._kind = kind
-        self._fields: dict[str, str] = {}
+        self._fields = _NONE
         self._shared: dict[str, Any] | None = None
         self._stored: bytes | None = None
         """The object as it is on disk, if the definition of its kind has changed since."""
@@ -131,7 +131,10 @@ class StoredObject:
     @property
     def size(self) -> int:
         """Bytes that count towards the limit."""
-        return len(self.data) + sum(len(entry.fields) for entry in self.managed)
+        size = len(self.data)
+        for entry in self.managed:
+            size += len(entry.fields)
+        return size
 
     def row(self) -> bytes:
         """Return the bytes on disk."""
@@ -184,7 +187,9 @@ def with_resource_version(
 ) -> StoredObject:
     """Set the resource version of *obj* and encode it."""
     obj["metadata"]["resourceVersion"] = str(rv)
-    return StoredObject(kind, obj, encode(obj), managed)
+    # A copy, since the encoder's result keeps the memory of its buffer, up to half as much again.
+    data = bytes(memoryview(encode(obj)))
+    return StoredObject(kind, obj, data, managed)
 
 
 def encode(obj: dict[str, Any]) -> bytes:
@@ -249,7 +254,7 @@ class WatchEvent:
         self.type = type
         self.entry = entry
         self.previous = previous
-        self._lines: dict[tuple[str, bool], bytes] = {}
+        self._lines: dict[tuple[str, bool], bytes] | None = None
 
     @property
     def rv(self) -> int:
@@ -277,6 +282,8 @@ class WatchEvent:
 
     def line(self, event_type: str, *, full: bool) -> bytes:
         """Return the line of a watch stream, encoded once for all watchers."""
+        if self._lines is None:
+            self._lines = {}
         line = self._lines.get((event_type, full))
         if line is None:
             line = watch_line(event_type, self.object_for(event_type, full=full))

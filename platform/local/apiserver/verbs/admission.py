@@ -72,6 +72,8 @@ class LatestReader:
         self._store = store
         self._catalog = catalog
         self._limit_ranges = store.resource_store(catalog.require(LIMIT_RANGES))
+        self._containing: dict[tuple[Resource, bytes], tuple[int, Sequence[Json]]] = {}
+        """Results of :meth:`containing`, each with the number of changes that it is based on."""
 
     def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
         """Return one object, or ``None``."""
@@ -115,7 +117,13 @@ class LatestReader:
     def containing(self, resource: Resource, text: bytes) -> Iterable[Json]:
         """Yield the objects of a resource whose JSON contains *text*; others are not parsed."""
         kind = self._catalog.require(resource)
-        return [each.shared() for each in self._latest_entries(kind) if text in each.data]
+        changes = self._store.resource_store(kind).change_count
+        known = self._containing.get((resource, text))
+        if known is not None and known[0] == changes and _reads.get() is None:
+            return known[1]
+        found = [each.shared() for each in self._latest_entries(kind) if text in each.data]
+        self._containing[resource, text] = changes, found
+        return found
 
     def _latest_entries(self, kind: KindInfo) -> Sequence[StoredObject]:
         resource_store = self._store.resource_store(kind)

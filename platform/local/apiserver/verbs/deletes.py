@@ -1,7 +1,6 @@
 """Deletion: immediate, after a grace period, or when the last finalizer is removed."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
@@ -196,7 +195,7 @@ def _check_preconditions(
     write_request: WriteRequest, entry: StoredObject, options: DeleteOptions
 ) -> None:
     resource = write_request.kind.resource
-    named_by_kind = replace(resource, plural=resource.kind)
+    named_by_kind = resource._replace(plural=resource.kind)
     if options.uid is not None and options.uid != entry.uid:
         why = (
             f"the UID in the precondition ({options.uid}) does not match the UID in record "

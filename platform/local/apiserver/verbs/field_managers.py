@@ -1,5 +1,6 @@
 """``managedFields`` of written objects, and applies: between writes and the rules of ownership."""
 
+import functools
 from typing import Any, NamedTuple
 
 import msgspec
@@ -47,7 +48,7 @@ class FieldManagers:
             owners = {} if sent.reset else entries.decode_sent(sent.value)
         except MalformedEntryError:
             owners = {}
-        empty = empty_object(kind)
+        empty = _shared_empty_object(kind)
         if owners:
             return self._update(target, (), owners, old=empty, new=new, manager=manager, now=now)
         try:
@@ -174,6 +175,10 @@ def empty_object(kind: KindInfo) -> Json:
     if kind.custom:
         return {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind}
     return zero_object(kind.resource)
+
+
+_shared_empty_object = functools.lru_cache(maxsize=_MAX_TARGETS)(empty_object)
+"""The same object for all that do not change it."""
 
 
 def check_config(kind: KindInfo, config: Json) -> None:

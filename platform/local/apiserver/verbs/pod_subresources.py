@@ -25,7 +25,7 @@ from .write_requests import WriteRequest
 from .writes import Writer
 
 _SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
-_BINDING = replace(names.PODS, plural="pods/binding")
+_BINDING = names.PODS._replace(plural="pods/binding")
 """Resource in the errors of a binding."""
 
 

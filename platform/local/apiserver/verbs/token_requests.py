@@ -1,7 +1,5 @@
 """The subresource ``token`` of service accounts: TokenRequests."""
 
-from dataclasses import replace
-
 import msgspec
 
 from ....model import names, times
@@ -123,7 +121,7 @@ class TokenRequests:
                 f"the UID in the bound object reference ({uid}) does not match the UID in record. "
                 "The object might have been deleted and then recreated"
             )
-            raise conflict(replace(resource, plural=kind), name, text)
+            raise conflict(resource._replace(plural=kind), name, text)
         if kind == "Pod":
             node = self._lookup(names.NODES, "", spec.get("nodeName") or "")
             return bound_claims(account, pod=found, node=node)

@@ -568,8 +568,11 @@ def _plan_replace(
 
 
 def _split_unchanged(obj: Json, old: Json) -> tuple[Json, Json]:
-    """Split *obj* into the fields equal to those of *old*, and the rest with version and kind."""
-    known = {key: value for key, value in obj.items() if key in old and old[key] == value}
+    """Split *obj* into the fields equal to those of *old*, and the rest with version and kind.
+
+    The former are the same objects as in *old*, so that they are compared once.
+    """
+    known = {key: old[key] for key, value in obj.items() if key in old and old[key] == value}
     new = {key: value for key, value in obj.items() if key in TYPE_META or key not in known}
     return known, new
 
