@@ -66,6 +66,7 @@ async def test_input_of_a_container_stays_open_for_later_clients(cluster: AgentC
             await client.send(STDIN, text + b"\n")
             await client.wait_output(b"got " + text)
             await client.send(CLOSE, bytes([STDIN]))
+            assert (await client.finish())["status"] == "Success"
     assert "end" not in await cluster.logs("p")
 
 

@@ -204,8 +204,13 @@ class AttachServer:
         elif kind == STDIN and data:
             if self._stdin >= 0 and not self._input_ended:
                 self._input += data
-        elif kind == STDIN:
+        elif kind == STDIN and self._once and not self._terminal:
             self._end_input()
+        elif kind == STDIN:
+            # Nothing else would end the connection, and kubectl would wait for ever; the input
+            # itself stays open, as with containerd.
+            client.flush(self._now())
+            self._disconnect(number)
 
     def _write_input(self) -> None:
         try:
