@@ -31,6 +31,7 @@ _EMPTY: Mapping[str, Any] = {
     "double": 0,
     "bytes": None,
     "Quantity": "0",
+    "QuantityValue": "0",
     "IntOrString": 0,
     "meta.Duration": "0s",
 }
@@ -101,12 +102,11 @@ def _read(message: str, value: Any, resource: Resource, path: str) -> list[str]:
     try:
         _struct(message)(value, unknown)
     except _WrongTypeError as wrong:
-        if path:
-            wrong.path.insert(0, path)
-        raise MalformedError(
+        text = (
             f'{resource.kind} in version "{resource.version}" cannot be handled as a '
             f"{resource.kind}: {wrong.message()}"
-        ) from wrong
+        )
+        raise MalformedError(text, reason=wrong.message()) from wrong
     head = [path] if path else []
     return [".".join(head + keys).replace(".[", "[") for keys in unknown]
 
@@ -117,7 +117,10 @@ def _wrong(value: Any, go_type: str) -> _WrongTypeError:
 
 
 def _go_name(type_name: str) -> str:
-    return ".".join(type_name.split(".")[-2:]) if "." in type_name else type_name
+    if "." not in type_name:
+        return type_name
+    package, name = type_name.split(".")[-2:]
+    return f"{'v1' if package == 'meta' else package}.{name}"
 
 
 @functools.cache
@@ -281,8 +284,19 @@ def _int_reader(type_name: str, keep: bool) -> Reader:
     return read
 
 
+def _null_reader(type_name: str, read_item: Reader) -> Reader:
+    """Return the reader of a null in a list or map, which is an empty value of *type_name*."""
+    if type_name.endswith(".ExtraValue"):
+        return _anything
+    if type_name not in _EMPTY and type_name not in _READERS:
+        return lambda value, unknown: read_item({}, unknown)
+    null = "" if type_name == "bytes" else _EMPTY.get(type_name)
+    return lambda value, unknown: null
+
+
 def _list_reader(type_name: str, *, keep: bool) -> Reader:
     read_item = _value_reader(type_name)
+    read_null = _null_reader(type_name, read_item)
     go_type = f"[]{_go_name(type_name)}"
 
     def read(value: Any, unknown: Unknown) -> Any:
@@ -290,7 +304,7 @@ def _list_reader(type_name: str, *, keep: bool) -> Reader:
             raise _wrong(value, go_type)
         mark = len(unknown)
         for index, item in enumerate(value):
-            new = read_item(item, unknown)
+            new = read_null(item, unknown) if item is None else read_item(item, unknown)
             if new is not item:
                 value[index] = new
             if len(unknown) != mark:
@@ -300,33 +314,24 @@ def _list_reader(type_name: str, *, keep: bool) -> Reader:
     return read
 
 
-_NULLS: dict[str, Any] = {"string": "", "bytes": "", "Quantity": "0", "QuantityValue": "0"}
-"""Value for a null in a map, if not an empty object."""
-
-
 def _map_reader(type_name: str, *, keep: bool) -> Reader:
     read_item = _value_reader(type_name)
     go_type = f"map[string]{_go_name(type_name)}"
-    null = _NULLS.get(type_name, {})
+    read_null = _null_reader(type_name, read_item)
     is_text = type_name == "string"
 
     def read(value: Any, unknown: Unknown) -> Any:
         if type(value) is not dict:
             raise _wrong(value, go_type)
         mark = len(unknown)
-        key = ""
-        try:
-            for key, item in value.items():
-                if is_text and type(item) is str:
-                    continue
-                new = null if item is None else read_item(item, unknown)
-                if new is not item:
-                    value[key] = new
-                if len(unknown) != mark:
-                    mark = _prefix(unknown, mark, key)
-        except _WrongTypeError as wrong:
-            wrong.path.insert(0, key)
-            raise
+        for key, item in value.items():
+            if is_text and type(item) is str:
+                continue
+            new = read_null(item, unknown) if item is None else read_item(item, unknown)
+            if new is not item:
+                value[key] = new
+            if len(unknown) != mark:
+                mark = _prefix(unknown, mark, key)
         return value if value or keep else _DROP
 
     return read

@@ -1,0 +1,251 @@
+"""As test_conformance.py: contents of objects that are refused, warned of or completed."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.api_servers import RealServerFactory
+from support.conversations import Conversation, RecordedConversation, assert_same_responses
+from support.field_ownership import APPLY
+
+from batholith.local.apiserver.http import yaml_process
+from batholith.machinery.x509 import create_ca
+from batholith.model.names import (
+    CONFIGMAPS,
+    CRDS,
+    NETWORKPOLICIES,
+    NODES,
+    PERSISTENTVOLUMES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    STORAGECLASSES,
+)
+
+Json = dict[str, Any]
+
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
+CLUSTER_ROLES, ROLES = f"{_RBAC}/clusterroles", f"{_RBAC}/namespaces/default/roles"
+INGRESSES = "/apis/networking.k8s.io/v1/namespaces/default/ingresses"
+VOLUMES = PERSISTENTVOLUMES.path()
+CONVERSATIONS: dict[str, Conversation] = {}
+
+
+def register_conversation(conversation: Conversation) -> Conversation:
+    CONVERSATIONS[conversation.__name__] = conversation
+    return conversation
+
+
+@register_conversation
+async def nulls_in_lists(send: RecordedConversation) -> None:
+    """A null in a list is an empty value."""
+    container: Json = {"name": "c", "image": "i"}
+    specs: tuple[Json, ...] = (
+        {"containers": [{**container, "command": ["a", None]}]},
+        {"containers": [{**container, "env": [None]}]},
+        {"containers": [container, None]},
+        {"containers": [container], "tolerations": [None]},
+        {"containers": [container], "securityContext": {"supplementalGroups": [None, 5]}},
+    )
+    for spec in specs:
+        body = {"metadata": {"name": "p"}, "spec": {**spec, "automountServiceAccountToken": False}}
+        await send("POST", f"{PODS.path('default')}?dryRun=All", body)
+    for metadata in ({"finalizers": [None]}, {"ownerReferences": [None]}, [], "x", {"name": 5}):
+        named = {"name": "p"} | metadata if isinstance(metadata, dict) else metadata
+        await send("POST", f"{CONFIGMAPS.path('default')}?dryRun=All", {"metadata": named})
+    rules: Json = {"apiGroups": [None], "resources": ["a"], "verbs": ["get", None]}
+    await send("POST", f"{CLUSTER_ROLES}?dryRun=All", _named(rules=[rules]))
+    await send("POST", f"{CLUSTER_ROLES}?dryRun=All", _named(rules=[None]))
+
+
+def _named(annotations: Json | None = None, **fields: Any) -> Json:
+    return {"metadata": {"name": "n", "annotations": annotations or {}}, **fields}
+
+
+@register_conversation
+async def rules_of_roles(send: RecordedConversation) -> None:
+    rules: tuple[Json, ...] = (
+        {},
+        {"verbs": ["get"]},
+        {"verbs": ["get"], "apiGroups": [""], "resources": ["x"]},
+        {"verbs": ["get"], "nonResourceURLs": ["/a"]},
+        {"verbs": ["get"], "nonResourceURLs": ["/a"], "resources": ["x"]},
+    )
+    for rule in rules:
+        for path in (ROLES, CLUSTER_ROLES):
+            await send("POST", f"{path}?dryRun=All", _named(rules=[rule]))
+    for selectors in (None, [], [{}]):
+        body = _named(aggregationRule={"clusterRoleSelectors": selectors})
+        await send("POST", f"{CLUSTER_ROLES}?dryRun=All", body)
+
+
+_PAIRS = [create_ca("n", now=datetime.now(UTC), validity=timedelta(days=1)) for _ in range(2)]
+
+
+@register_conversation
+async def contents_of_secrets(send: RecordedConversation) -> None:
+    key, other_key = (each.key_pem.decode() for each in _PAIRS)
+    certificate = _PAIRS[0].certificate_pem.decode()
+    tls, basic = "kubernetes.io/tls", "kubernetes.io/basic-auth"
+    json_of = {"kubernetes.io/dockercfg": ".dockercfg"}
+    json_of["kubernetes.io/dockerconfigjson"] = ".dockerconfigjson"
+    rows: list[tuple[str, Json]] = [
+        (tls, {"tls.crt": certificate, "tls.key": key}),
+        (tls, {"tls.crt": certificate, "tls.key": other_key}),
+        (tls, {"tls.crt": certificate, "tls.key": certificate}),
+        (tls, {"tls.crt": certificate, "tls.key": "x"}),
+        (tls, {"tls.crt": key, "tls.key": key}),
+        (tls, {"tls.crt": key + other_key, "tls.key": key}),
+        (tls, {"tls.crt": "", "tls.key": ""}),
+        (tls, {"tls.crt": certificate}),
+        (basic, {}),
+        (basic, {"username": ""}),
+        ("kubernetes.io/ssh-auth", {}),
+        ("kubernetes.io/ssh-auth", {"ssh-privatekey": ""}),
+        *((kind, {key: text}) for kind, key in json_of.items() for text in ("x", "[]", "{}", "")),
+        *((kind, {}) for kind in json_of),
+    ]
+    for kind, texts in rows:
+        body = _named(type=kind, stringData=texts)
+        await send("POST", f"{SECRETS.path('default')}?dryRun=All", body)
+
+
+@register_conversation
+async def deprecated_fields(send: RecordedConversation) -> None:
+    options = {"volume.beta.kubernetes.io/mount-options": "x"}
+    classed = {"volume.beta.kubernetes.io/storage-class": "x"}
+    volume: Json = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
+    path: Json = {**volume, "hostPath": {"path": "/x"}}
+    zone = {"key": "failure-domain.beta.kubernetes.io/zone", "values": ["a"]}
+    topologies = [{"matchLabelExpressions": [zone]}]
+    backend = {"defaultBackend": {"service": {"name": "a", "port": {"number": 80}}}}
+    rows: tuple[tuple[str, Json], ...] = (
+        (VOLUMES, _named(spec=path | {"persistentVolumeReclaimPolicy": "Recycle"})),
+        (VOLUMES, _named(classed, spec=path)),
+        (VOLUMES, _named(options, spec=path)),
+        (VOLUMES, _named(options, spec=volume | {"nfs": {"server": "a", "path": "/b"}})),
+        (VOLUMES, _named(spec=volume | {"cephfs": {"monitors": ["a"]}})),
+        (VOLUMES, _named(spec=volume | {"storageos": {"volumeName": "x"}})),
+        (STORAGECLASSES.path(), _named(provisioner="p", allowedTopologies=topologies)),
+        (NODES.path(), _named(spec={"externalID": "x", "podCIDR": "10.0.0.0/24"})),
+        (INGRESSES, _named({"kubernetes.io/ingress.class": "x"}, spec=backend)),
+    )
+    for where, body in rows:
+        await send("POST", f"{where}?dryRun=All", body)
+    services: tuple[Json, ...] = (
+        _named({"service.kubernetes.io/topology-aware-hints": "auto"}, spec={}),
+        _named(spec={"trafficDistribution": "PreferClose"}),
+        _named(spec={"externalIPs": ["10.0.0.1"], "sessionAffinity": "ClientIP"}),
+        _named(spec={"loadBalancerIP": "10.0.0.1"}),
+    )
+    for service in services:
+        service["spec"]["ports"] = [{"port": 80}]
+        service["spec"]["clusterIP"] = "None"
+        await send("POST", f"{SERVICES.path('default')}?dryRun=All", service)
+
+
+@register_conversation
+async def ranges_of_network_policies(send: RecordedConversation) -> None:
+    blocks: tuple[Json, ...] = (
+        {"cidr": "10.0.0.1/8"},
+        {"cidr": "10.0.0.0/8", "except": ["10.1.0.1/16"]},
+        {"cidr": "fd00::1/64"},
+    )
+    for block in blocks:
+        spec = {"podSelector": {}, "ingress": [{"from": [{"ipBlock": block}]}]}
+        await send("POST", f"{NETWORKPOLICIES.path('default')}?dryRun=All", _named(spec=spec))
+
+
+@register_conversation
+async def formats_in_schemas(send: RecordedConversation) -> None:
+    names = (
+        "bsonobjectid", "uri", "uuid3", "uuid-4", "isbn", "creditcard", "ssn", "hexcolor",
+        "rgbcolor", "password", "date-time", "k8s-short-name", "k8s-long-name", "int32", "double",
+        "int-or-string", "quantity", "UUID",
+    )  # fmt: skip
+    either = {"x-kubernetes-int-or-string": True, "format": "int-or-string"}
+    for name in names:
+        for kind in ("string", "integer", "number", "boolean"):
+            await send("POST", f"{CRDS.path()}?dryRun=All", _formatted({"type": kind}, name))
+    nested = {"type": "string", "not": {"format": "x"}, "anyOf": [{"format": "y"}]}
+    for schema in (either, nested, {"type": "array", "items": {"type": "string", "format": "z"}}):
+        await send("POST", f"{CRDS.path()}?dryRun=All", _formatted(schema, ""))
+
+
+def _formatted(schema: Json, name: str) -> Json:
+    given = schema | ({"format": name} if name else {})
+    properties = {"a": given}
+    version = {"name": "v1", "served": True, "storage": True}
+    version["schema"] = {"openAPIV3Schema": {"type": "object", "properties": properties}}
+    names = {"plural": "as", "singular": "a", "kind": "A", "listKind": "AList"}
+    spec = {"group": "a.b", "scope": "Namespaced", "names": names, "versions": [version]}
+    return {"metadata": {"name": "as.a.b"}, "spec": spec}
+
+
+@register_conversation
+async def values_of_formats(send: RecordedConversation) -> None:
+    texts = {
+        "bsonobjectid": ("507f1f77bcf86cd799439011", "507f1f77bcf86cd79943901"),
+        "uuid3": ("6ba7b810-9dad-31d1-80b4-00c04fd430c8", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"),
+        "uuid4": ("6ba7b810-9dad-41d1-80b4-00c04fd430c8", "6ba7b810-9dad-41d1-00b4-00c04fd430c8"),
+        "uuid5": ("6ba7b810-9dad-51d1-80b4-00c04fd430c8", "6ba7b810-9dad-51d1-00b4-00c04fd430c8"),
+        "isbn": ("3401013319", "978-4-87311-368-5", "3401013318", "9784873113684"),
+        "isbn10": ("3-401-01331-9", "9784873113685", "080442957X"),
+        "isbn13": ("9784873113685", "3401013319"),
+        "creditcard": ("4111-1111-1111-1111", "4111111111111112", "1234"),
+        "ssn": ("111-22-3333", "111223333", "11-22-3333"),
+        "hexcolor": ("#fff", "ABCDEF", "#ffff"),
+        "rgbcolor": ("rgb(0, 12,255)", "rgb(0,0,256)", "rgb(0,0)"),
+        "k8s-short-name": ("a-b", "a.b", "A"),
+        "k8s-long-name": ("a.b", "a_b"),
+        "date-time": ("2026-01-01T00:00:00Z", "x"),
+        "password": ("", "x"),
+    }
+    properties = {
+        f"f{index}": {"type": "string", "format": name} for index, name in enumerate(texts)
+    }
+    body = _formatted({"type": "object", "properties": properties}, "")
+    await send("POST", CRDS.path(), body)
+    path = "/apis/a.b/v1/namespaces/default/as"
+    await send.wait_status(200, "GET", path)
+    for index, values in enumerate(texts.values()):
+        for text in values:
+            head = {"apiVersion": "a.b/v1", "kind": "A", "a": {f"f{index}": text}}
+            await send("POST", f"{path}?dryRun=All", _named(**head))
+    await send.server.request("DELETE", f"{CRDS.path()}/as.a.b")
+
+
+_SCALARS = (
+    "n", "Y", "yes", "No", "off", "true", "1:30", "190:20:30", "1_000", "0o17", "017", "08", "0x1f",
+    "0b101", "1e3", "1.e3", "12e03", "1.0", ".5", ".inf", "-.INF", ".NaN", "~", "Null", "''",
+    "2026-01-01", "2001-12-14t21:59:43.10-05:00", "1.2.3", "+1", "-0", "-", "=", "<<", "!!str 5",
+    "!!int 5", "!!binary YQ==", "_1", "1_0", "x",
+)  # fmt: skip
+
+
+@register_conversation
+async def scalars_of_yaml(send: RecordedConversation) -> None:
+    head = "kind: ConfigMap\napiVersion: v1\nmetadata:\n  name: q\n"
+    path = CONFIGMAPS.path("default")
+    for scalar in _SCALARS:
+        body = f"{head}  annotations:\n    a: {scalar}\n".encode()
+        await send("POST", f"{path}?dryRun=All", body, "application/yaml")
+        await send("PATCH", f"{path}/q?dryRun=All&fieldManager=m", body, APPLY)
+    for key in ("y", "n", "1", "true", "null", "'y'"):
+        body = f"{head}data:\n  {key}: x\n".encode()
+        await send("POST", f"{path}?dryRun=All", body, "application/yaml")
+
+
+@pytest.mark.parametrize("scalar", _SCALARS)
+def test_a_text_in_yaml_of_the_server_is_read_as_a_text(scalar: str) -> None:
+    document = msgspec.json.encode({scalar: [scalar]})
+    assert yaml_process.to_json(yaml_process.from_json(document)) == document
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
+async def test_both_servers_return_the_same(
+    conversation: Conversation, real: RealServerFactory, tmp_path: Path
+) -> None:
+    await assert_same_responses(conversation, real, tmp_path, {})
