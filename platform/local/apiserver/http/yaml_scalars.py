@@ -51,9 +51,7 @@ class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mis
 
 
 class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Dumps YAML that :class:`Loader`, and so clients of Kubernetes, read unchanged."""
-
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+    """Quotes texts that :class:`Loader` or PyYAML would read as something else."""
 
 
 def _read_int(loader: Any, node: Any) -> int | float:
