@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from support.api_servers import RealServerFactory
 from support.conversations import Conversation, RecordedConversation, assert_same_responses
+from support.embedded_apiserver import Server, embedded_server
 from support.field_ownership import APPLY
 
 from batholith.local.apiserver.http import yaml_process
@@ -242,6 +243,36 @@ async def scalars_of_yaml(send: RecordedConversation) -> None:
 def test_a_text_in_yaml_of_the_server_is_read_as_a_text(scalar: str) -> None:
     document = msgspec.json.encode({scalar: [scalar]})
     assert yaml_process.to_json(yaml_process.from_json(document)) == document
+
+
+@register_conversation
+async def paths_that_do_not_exist(send: RecordedConversation) -> None:
+    for method in ("GET", "POST", "PUT", "DELETE"):
+        for path in ("/nope", "/apis/foo", "/openapi/v2x", "/logs", "/apis/foo/v1/bars"):
+            await send(method, path)
+        await send(method, "/apis/apps/v1/foos")
+    for path in ("/healthz/ping", "/livez/ping", "/readyz/ping", "/healthz/nope"):
+        await send("GET", path)
+
+
+async def test_both_servers_list_groups_in_the_same_order(
+    real: RealServerFactory, tmp_path: Path
+) -> None:
+    async def listed(server: Server) -> tuple[list[str], list[str]]:
+        groups = [each["name"] for each in (await server.get("/apis"))["groups"]]
+        return groups, (await server.get("/"))["paths"]
+
+    async with real.start(tmp_path / "real") as one, embedded_server(tmp_path / "ours") as other:
+        theirs, ours = await listed(one), await listed(other)
+    last = "scheduling.k8s.io"  # so that kubectl takes PodGroups of Volcano
+    common = [each for each in ours[0] if each in theirs[0] and each != last]
+    assert common == [each for each in theirs[0] if each in common]
+    assert "apps" in common
+    assert ours[0][-1] == last
+    only_here = ("/readyz/store", "/healthz/store", "/livez/store")
+    missing = set(ours[1]) - set(theirs[1]) - set(only_here)
+    assert {each for each in missing if "metrics.k8s.io" not in each} == set()
+    assert {"/api", "/apis/apps/v1", "/healthz"} <= set(ours[1])
 
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
