@@ -218,6 +218,93 @@ async def values_of_formats(send: RecordedConversation) -> None:
     await send.server.request("DELETE", f"{CRDS.path()}/as.a.b")
 
 
+@register_conversation
+async def events_with_a_time(send: RecordedConversation) -> None:
+    time, long = "2026-01-01T00:00:00.000000Z", "x" * 1025
+    about = {"kind": "Pod", "name": "p", "namespace": "default"}
+    details = {"reason": "R", "type": "Normal", "reportingInstance": "b", "action": "c"}
+    core = {"involvedObject": about, "message": "m", "reportingComponent": "a/b", **details}
+    new = {"regarding": about, "note": "m", "reportingController": "a/b", **details}
+    changes: tuple[Json, ...] = (
+        {}, {"eventTime": None}, {"reportingInstance": ""}, {"reportingInstance": long},
+        {"action": ""}, {"action": long}, {"reason": ""}, {"reason": long}, {"series": {}},
+        {"series": {"count": 2}}, {"series": {"count": 2, "lastObservedTime": time}},
+        {"eventTime": "2026-01-01T00:00:00Z"}, {"eventTime": "2026-01-01T00:00:00.123Z"},
+    )  # fmt: skip
+    of_core = ({"reportingComponent": "a b"}, {"reportingComponent": ""}, {"message": long})
+    of_new = (
+        {"reportingController": "a b"}, {"reportingController": ""}, {"note": long},
+        {"type": "X"}, {"deprecatedCount": 1}, {"deprecatedSource": {"component": "x"}},
+        {"deprecatedFirstTimestamp": "2026-01-01T00:00:00Z"},
+    )  # fmt: skip
+    for path, body, own in (("/api/v1", core, of_core), ("/apis/events.k8s.io/v1", new, of_new)):
+        for change in (*changes, *own):
+            event = {**_named(), "eventTime": time, **body, **change}
+            await send("POST", f"{path}/namespaces/default/events?dryRun=All", event)
+
+
+@register_conversation
+async def names_in_limit_ranges(send: RecordedConversation) -> None:
+    path = "/api/v1/namespaces/default/limitranges?dryRun=All"
+    for kind in ("X", "ex.io/x", "Pod", "Container", "PersistentVolumeClaim"):
+        for name in ("foo", "ex.io/foo", "cpu", "pods", "storage", "hugepages-2Mi"):
+            limit = {"type": kind, "max": {name: "1", "storage": "1"}}
+            await send("POST", path, _named(spec={"limits": [limit]}))
+
+
+@register_conversation
+async def reviews(send: RecordedConversation) -> None:
+    on_pods = {"verb": "list", "resource": "pods"}
+    path = {"path": "/healthz", "verb": "get"}
+    requirements = [{"key": "a", "operator": "In", "values": ["b"]}]
+    selectors: tuple[Json, ...] = (
+        {},
+        {"rawSelector": "a=b"},
+        {"requirements": requirements},
+        {"rawSelector": "a=b", "requirements": requirements},
+    )
+    specs: list[Json] = [
+        {"resourceAttributes": on_pods},
+        {"nonResourceAttributes": path},
+        {"resourceAttributes": on_pods, "nonResourceAttributes": path},
+        *(
+            {"resourceAttributes": {**on_pods, key: each}}
+            for key in ("fieldSelector", "labelSelector")
+            for each in selectors
+        ),
+    ]
+    access = "/apis/authorization.k8s.io/v1"
+    kinds = ("subjectaccessreviews", "namespaces/default/localsubjectaccessreviews")
+    for kind in (*kinds, "selfsubjectaccessreviews"):
+        for spec in specs:
+            user = {} if kind.startswith("self") else {"user": "x"}
+            await send("POST", f"{access}/{kind}", {"spec": spec | user})
+        for metadata in ({"name": "x"}, {"labels": {"a": "b"}}, {"namespace": "default"}):
+            attributes = {"resourceAttributes": {**on_pods, "namespace": "default"}}
+            body = {"metadata": metadata, "spec": {**attributes, "user": "x"}}
+            await send("POST", f"{access}/{kind}", body)
+    await send("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
+
+
+@register_conversation
+async def token_requests(send: RecordedConversation) -> None:
+    bodies: tuple[Json, ...] = (
+        {"metadata": {"name": "other"}},
+        {"metadata": {"namespace": "other"}},
+        *(
+            {"spec": {"boundObjectRef": {"kind": kind, "name": "x"} | version}}
+            for kind in ("Pod", "Secret", "Node", "Foo")
+            for version in ({}, {"apiVersion": "v1"}, {"apiVersion": "a.b/v1"})
+        ),
+    )
+    path = "/api/v1/namespaces/default/serviceaccounts/default/token"
+    for body in bodies:
+        await send("POST", path, body)
+    account = await send.server.get(path.removesuffix("/token"))
+    issued = await send.server.request("POST", path, {})
+    assert issued.body["metadata"]["uid"] == account["metadata"]["uid"]
+
+
 _SCALARS = (
     "n", "Y", "yes", "No", "off", "true", "1:30", "190:20:30", "1_000", "0o17", "017", "08", "0x1f",
     "0b101", "1e3", "1.e3", "12e03", "1.0", ".5", ".inf", "-.INF", ".NaN", "~", "Null", "''",

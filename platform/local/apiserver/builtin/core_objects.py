@@ -15,6 +15,7 @@ from ..errors.fields import (
     too_long,
 )
 from ..kinds.groups import RBAC
+from . import event_conversion
 from .volume_validation import claim_spec_errors
 
 Json = dict[str, Any]
@@ -344,6 +345,8 @@ def validate_event(obj: Json, old: Json | None) -> list[FieldError]:
     if about != namespace and not (not about and namespace in ("default", "kube-system")):
         text = "does not match event.namespace"
         return [invalid("involvedObject.namespace", about, text)]
+    if obj.get("eventTime"):
+        return event_conversion.detail_errors(obj, "reportingComponent", obj.get("message"))
     return []
 
 

@@ -7,6 +7,7 @@ and times are canonicalized.
 
 import base64
 import functools
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -352,11 +353,17 @@ def _quantity(value: Any, unknown: Unknown) -> Any:
     return value if text == value else text
 
 
-def _time_reader(write: Callable[[datetime], str]) -> Reader:
+_MICROS = re.compile(r":[0-9]{2}\.[0-9]{6}(?:Z|[-+][0-9]{2}:[0-9]{2})$")
+"""End of a time with microseconds, as Go's decoder requires it."""
+
+
+def _time_reader(write: Callable[[datetime], str], form: re.Pattern[str] | None = None) -> Reader:
     # An object has few times, and they recur with each of its writes.
     @functools.lru_cache(maxsize=8192)
     def canonical(given: str) -> str:
         try:
+            if form is not None and form.search(given) is None:
+                raise ValueError("a fraction of six digits is required")
             return write(times.parse(given))
         except ValueError as error:
             raise _WrongTypeError(f'parsing time "{given}": {error}') from error
@@ -427,7 +434,7 @@ _READERS: dict[str, Reader] = {
     "QuantityValue": _quantity,
     "IntOrString": _int_or_string,
     "meta.Time": _time_reader(times.format),
-    "meta.MicroTime": _time_reader(times.format_micros),
+    "meta.MicroTime": _time_reader(times.format_micros, _MICROS),
     "meta.Duration": _duration,
     "meta.FieldsV1": _anything,
     "runtime.RawExtension": _anything,

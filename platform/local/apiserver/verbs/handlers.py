@@ -357,9 +357,12 @@ class Handlers:
             raise not_acceptable(ACCEPTED)
         call = self._write_request(request, kind, request_info, CREATE)
         obj = decode_body(request, kind=kind)
+        sent = obj.get("metadata")
+        is_namespace_sent = isinstance(sent, dict) and bool(sent.get("namespace"))
         metadata = check_body(call, obj)
         prepare_body(call, obj)
-        metadata.pop("namespace", None)
+        if not kind.resource.namespaced or not is_namespace_sent:
+            metadata.pop("namespace", None)
         reviewed = review(
             kind.resource,
             obj,
