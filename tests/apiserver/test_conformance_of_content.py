@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from support.api_servers import RealServerFactory
 from support.conversations import Conversation, RecordedConversation, assert_same_responses
-from support.embedded_apiserver import Server, embedded_server
+from support.embedded_apiserver import MERGE, Server, embedded_server
 from support.field_ownership import APPLY
 
 from batholith.local.apiserver.http import yaml_process
@@ -303,6 +303,33 @@ async def token_requests(send: RecordedConversation) -> None:
     account = await send.server.get(path.removesuffix("/token"))
     issued = await send.server.request("POST", path, {})
     assert issued.body["metadata"]["uid"] == account["metadata"]["uid"]
+
+
+@register_conversation
+async def statuses_of_pods(send: RecordedConversation) -> None:
+    path = PODS.path("default")
+    spec = {"containers": [{"name": "c", "image": "i"}], "automountServiceAccountToken": False}
+    for name, gates in (("plain", []), ("gated", [{"name": "g.x/y"}])):
+        body = {"metadata": {"name": name}, "spec": spec | {"schedulingGates": gates}}
+        await send("POST", path, body)
+    for status in (
+        {"podIP": "10.0.0.5"},
+        {"podIPs": [{"ip": "10.0.0.6"}]},
+        {"podIP": "10.0.0.7"},
+        {"podIP": None, "podIPs": [{"ip": "10.0.0.8"}, {"ip": "fd00::8"}]},
+        {"qosClass": "Guaranteed"},
+        {"hostIPs": [{"ip": "x"}]},
+        {"hostIP": "10.0.0.1", "hostIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]},
+        {"hostIPs": [{"ip": "10.0.0.2"}]},
+        {"observedGeneration": -1},
+    ):
+        await send("PATCH", f"{path}/plain/status", {"status": status}, MERGE)
+    for name in ("plain", "gated"):
+        change = {"spec": {"schedulingGates": [{"name": "g.x/y"}, {"name": "a.b/c"}]}}
+        await send("PATCH", f"{path}/{name}?dryRun=All", change, MERGE)
+        for metadata in ({}, {"name": "other"}, {"name": name}):
+            await send("POST", f"{path}/{name}/eviction?dryRun=All", {"metadata": metadata})
+        await send.server.request("DELETE", f"{path}/{name}", {"gracePeriodSeconds": 0})
 
 
 _SCALARS = (
