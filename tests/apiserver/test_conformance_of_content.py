@@ -53,7 +53,14 @@ async def nulls_in_lists(send: RecordedConversation) -> None:
     for spec in specs:
         body = {"metadata": {"name": "p"}, "spec": {**spec, "automountServiceAccountToken": False}}
         await send("POST", f"{PODS.path('default')}?dryRun=All", body)
-    for metadata in ({"finalizers": [None]}, {"ownerReferences": [None]}, [], "x", {"name": 5}):
+    values: tuple[Any, ...] = (
+        {"finalizers": [None]},
+        {"ownerReferences": [None]},
+        [],
+        "x",
+        {"name": 5},
+    )
+    for metadata in values:
         named = {"name": "p"} | metadata if isinstance(metadata, dict) else metadata
         await send("POST", f"{CONFIGMAPS.path('default')}?dryRun=All", {"metadata": named})
     rules: Json = {"apiGroups": [None], "resources": ["a"], "verbs": ["get", None]}
@@ -77,7 +84,8 @@ async def rules_of_roles(send: RecordedConversation) -> None:
     for rule in rules:
         for path in (ROLES, CLUSTER_ROLES):
             await send("POST", f"{path}?dryRun=All", _named(rules=[rule]))
-    for selectors in (None, [], [{}]):
+    lists: tuple[Any, ...] = (None, [], [{}])
+    for selectors in lists:
         body = _named(aggregationRule={"clusterRoleSelectors": selectors})
         await send("POST", f"{CLUSTER_ROLES}?dryRun=All", body)
 
@@ -213,7 +221,7 @@ async def values_of_formats(send: RecordedConversation) -> None:
     await send.wait_status(200, "GET", path)
     for index, values in enumerate(texts.values()):
         for text in values:
-            head = {"apiVersion": "a.b/v1", "kind": "A", "a": {f"f{index}": text}}
+            head: Json = {"apiVersion": "a.b/v1", "kind": "A", "a": {f"f{index}": text}}
             await send("POST", f"{path}?dryRun=All", _named(**head))
     await send.server.request("DELETE", f"{CRDS.path()}/as.a.b")
 

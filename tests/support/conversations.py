@@ -80,9 +80,9 @@ async def assert_same_responses(
             if wanted.status == got.status
             else [f"status {got.status} instead of {wanted.status}: {got.body} {wanted.body}"]
         )
-        ours = [each for each in got.warnings if "the embedded cluster" not in each]
-        if sorted(ours) != sorted(wanted.warnings):
-            differs.append(f"warnings are {ours} instead of {wanted.warnings}")
+        warnings = [each for each in got.warnings if "the embedded cluster" not in each]
+        if sorted(warnings) != sorted(wanted.warnings):
+            differs.append(f"warnings are {warnings} instead of {wanted.warnings}")
         found += [f"{request}: {each}" for each in differs]
     unexpected = [each for each in found if not any(difference in each for difference in known)]
     assert not unexpected, "\n".join(unexpected)

@@ -32,7 +32,7 @@ def default_pod(pod: Json) -> None:
 
 
 def _unite_addresses(status: Json) -> None:
-    """Make the address of a pod the first of its addresses."""
+    """Keep the address of a pod equal to the first of its addresses."""
     address, addresses = status.get("podIP"), status.get("podIPs")
     if not address and addresses:
         status["podIP"] = addresses[0].get("ip", "")

@@ -1,9 +1,7 @@
 """Defaults, validation and warnings of Secrets."""
 
 import base64
-import re
 from collections.abc import Callable
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -31,8 +29,8 @@ _JSON_KEYS = {
 }
 """Types whose Secrets contain a JSON object, and its key."""
 
-_PEM = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
-_MOST_BLOCKS = 100
+_BEGIN, _DASHES = b"-----BEGIN ", b"-----"
+_MOST_BLOCKS = 20
 """Blocks of a PEM file that are read at most."""
 
 
@@ -129,15 +127,25 @@ def _pair_problem(certificate: bytes, key: bytes) -> str:
 def _first_block(pem: bytes, is_wanted: Callable[[str], bool]) -> tuple[bytes | None, list[str]]:
     """Return the content of the first block of a wanted type, and the types of those before it."""
     skipped: list[str] = []
-    for match in islice(_PEM.finditer(pem), _MOST_BLOCKS):
-        try:
-            content = base64.b64decode(b"".join(match[2].split()), validate=True)
-        except ValueError:
+    begin = 0
+    for _ in range(_MOST_BLOCKS):  # each may search the whole file for its end
+        begin = pem.find(_BEGIN, begin) + len(_BEGIN)
+        header = pem.find(_DASHES, begin)
+        if begin < len(_BEGIN) or header < 0:
+            break
+        kind = pem[begin:header]
+        begin = header + len(_DASHES)
+        end = pem.find(b"-----END " + kind + _DASHES, begin)
+        if end < 0:
             continue  # As in Go, a malformed block is none.
-        kind = match[1].decode()
-        if is_wanted(kind):
+        try:
+            content, name = base64.b64decode(b"".join(pem[begin:end].split())), kind.decode()
+        except ValueError:
+            continue
+        if is_wanted(name):
             return content, skipped
-        skipped.append(kind)
+        skipped.append(name)
+        begin = end
     return None, skipped
 
 
@@ -147,7 +155,7 @@ def _mismatch(certificate: bytes, key: bytes) -> str:
     except (ValueError, UnsupportedAlgorithm):
         return "failed to parse certificate"
     try:
-        # Whether the numbers of a key are primes does not matter here, and is slow to check.
+        # The check that the numbers of a key are primes is not needed here, and slow.
         private = serialization.load_der_private_key(
             key, password=None, unsafe_skip_rsa_key_validation=True
         ).public_key()

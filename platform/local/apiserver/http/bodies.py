@@ -197,7 +197,7 @@ def may_repeat_fields(body: bytes, value: Any) -> bool:
     """Whether a JSON document, which was decoded to *value*, may have duplicate keys.
 
     Each key of the document is followed by a colon, and so is each in the encoding of *value*,
-    which lacks the duplicates. Where the spelling of the document may differ, the answer is yes.
+    which lacks the duplicates. Of a document whose spelling may differ, the result is true.
     """
     if _SPACED_COLON.search(body) is not None or b"\\u0022" in body:
         return True

@@ -25,7 +25,7 @@ _RESOLVERS = (
     ("merge", r"<<", ["<"]),
     (
         "int",
-        r"[-+]?(?:0_*[bB][01_]+|0_*[oO]?[0-7_]*|0_*[xX][0-9a-fA-F_]+|[1-9][0-9_]*)",
+        r"[-+]?(?:0[bB][01_]+|0[oO]?[0-7_]*|0[xX][0-9a-fA-F_]+|[1-9][0-9_]*)",
         _DIGITS,
     ),
     (
@@ -62,9 +62,9 @@ def _read_int(loader: Any, node: Any) -> int | float:
     has_base = digits[:2] in ("0b", "0o", "0x")
     try:
         value = sign * (int(digits, 0) if has_base else int(digits, 8 if digits[0] == "0" else 10))
-    except (ValueError, IndexError) as error:
-        raise yaml.YAMLError(f"cannot decode {text!r} as an integer") from error
-    return value if -_SIGNED_LIMIT <= value < _UNSIGNED_LIMIT else float(value)
+        return value if -_SIGNED_LIMIT <= value < _UNSIGNED_LIMIT else float(value)
+    except (ValueError, IndexError, OverflowError) as error:
+        raise yaml.YAMLError(f"cannot decode {text[:100]!r} as an integer") from error
 
 
 def _read_float(loader: Any, node: Any) -> float:
