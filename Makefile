@@ -59,7 +59,7 @@ bench: venv
 
 bench-realkube: venv
 	@echo "==> benchmarks on a real kube-apiserver (half an hour; PODS=1000 for a quick run)"
-	@$(PY) -m bench.realkube $(if $(PODS),--pods $(PODS))
+	@$(PY) -m bench.realkube $(if $(PODS),--pods $(PODS)) $(if $(CLUSTERS),--clusters $(CLUSTERS))
 
 chart: venv
 	@echo "==> generating the chart's templates from manifests/base and manifests/components"
@@ -68,7 +68,7 @@ chart: venv
 # FOCUS is a regular expression of cases: FOCUS='\[sig-apps\].*\[Conformance\]'
 conformance: venv
 	@echo "==> running Kubernetes' conformance cases on an embedded cluster (needs Go; hours)"
-	@PYTHONPATH=tests $(PY) -m conformance.run $(if $(FOCUS),--focus '$(FOCUS)') $(if $(POD_NETWORK),--pod-network $(POD_NETWORK)) $(if $(PODS),--pods $(PODS))
+	@PYTHONPATH=tests $(PY) -m conformance.run $(if $(FOCUS),--focus '$(FOCUS)') $(if $(POD_NETWORK),--pod-network $(POD_NETWORK)) $(if $(PODS),--pods $(PODS)) $(if $(CLUSTERS),--clusters $(CLUSTERS))
 
 crds: venv
 	@echo "==> generating the custom resource definitions (needs tests/realkube/build)"

@@ -5,6 +5,9 @@ from .names import Resource
 NODES_GROUP = "system:nodes"
 USER_PREFIX = "system:node:"
 
+API_CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client"
+"""Signs the certificates of users, which an administrator approves."""
+
 CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
 SERVING_SIGNER = "kubernetes.io/kubelet-serving"
 SIGNERS = (CLIENT_SIGNER, SERVING_SIGNER)

@@ -426,7 +426,8 @@ def test_one_expression_iterates_ten_thousand_times_at_most() -> None:
     assert schema.validate_rules({"spec": {"l": [0] * 90}}) == []
     (error,) = schema.validate_rules({"spec": {"l": [0] * 200}})
     assert error.message.startswith(
-        'spec: Invalid value: "object": the expression iterates more than 10000 times'
+        "spec: Invalid value: \"object\": 'the expression iterates more than 10000 times': "
+        "no further validation rules will be run due to call cost exceeds limit for rule: self.l"
     )
 
 

@@ -8,10 +8,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import ExtensionOID, NameOID
 from support import joining
 from support.embedded_apiserver import EmbeddedServer, embedded_server
 from support.joining import REQUESTS, SECRETS, TOKENS, Wanted, kinds, result_of
@@ -204,27 +200,13 @@ async def test_an_approval_does_not_make_other_certificates_than_those_of_nodes(
         if name == "usage":
             body["spec"]["usages"] = ["digital signature", "client auth"]
         elif name == "malformed":
-            body["spec"]["request"] = malformed_request()
+            body["spec"]["request"] = joining.malformed_request()
         created = await server.create(REQUESTS, body)
         created["status"] = {"conditions": [approval]}
         approved = await server.request("PUT", f"{REQUESTS}/{name}/approval", created)
         assert approved.status == 200, approved.body
         assert "Failed" in kinds(await result_of(server, name)), name
         assert created["spec"]["signerName"] in (CLIENT_SIGNER, SERVING_SIGNER)
-
-
-def malformed_request() -> str:
-    """A request whose alternative names are no ASN.1."""
-    subject = x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
-            x509.NameAttribute(NameOID.COMMON_NAME, "system:node:x"),
-        ]
-    )
-    names = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, b"\xff")
-    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
-    signed = builder.add_extension(names, critical=False).sign(new_key(), hashes.SHA256())
-    return base64.b64encode(signed.public_bytes(Encoding.PEM)).decode()
 
 
 async def test_the_first_token_is_created_once(tmp_path: Path) -> None:

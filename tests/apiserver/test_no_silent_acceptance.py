@@ -124,8 +124,8 @@ ROWS: Mapping[str, EnforcementRow] = {
     "authorization.k8s.io/v1/selfsubjectaccessreviews": enforced(f"{SERVER}/http/auth.py"),
     "authorization.k8s.io/v1/selfsubjectrulesreviews": enforced(f"{SERVER}/http/auth.py"),
     "authorization.k8s.io/v1/subjectaccessreviews": enforced(f"{SERVER}/http/auth.py"),
-    "certificates.k8s.io/v1/certificatesigningrequests": warned(
-        MINIMAL_FIELDS["CertificateSigningRequest"]
+    "certificates.k8s.io/v1/certificatesigningrequests": enforced(
+        f"{SERVER}/controllers/certificates.py", MINIMAL_FIELDS["CertificateSigningRequest"]
     ),
     "rbac.authorization.k8s.io/v1/clusterrolebindings": enforced(_AUTHORIZER, _BINDING),
     "rbac.authorization.k8s.io/v1/clusterroles": enforced(_AUTHORIZER),

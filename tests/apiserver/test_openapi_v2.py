@@ -8,7 +8,7 @@ from support.embedded_apiserver import DEFINITIONS, Server, definition
 from support.polling import wait_until_true
 
 from batholith.local.apiserver.builtin.kinds import BUILT_IN, COMPUTED
-from batholith.local.apiserver.discovery import openapi_v2
+from batholith.local.apiserver.discovery import openapi_protobuf, openapi_v2
 
 Json = dict[str, Any]
 _HEAD = ("apiVersion", "kind", "metadata")
@@ -121,3 +121,36 @@ def test_operations_have_bodies_and_responses_of_version_2() -> None:
     assert {"name": "limit", "in": "query", "type": "integer", "uniqueItems": True} in listing[
         "parameters"
     ]
+
+
+PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+
+
+async def test_clients_choose_json_or_protobuf(server: Server) -> None:
+    """What is in the latter, a Go client reads in `tests/realkube/test_go_client.py`."""
+    admin = {"Authorization": f"Bearer {server.tokens['admin']}"}
+    for accept, served in (
+        (PROTOBUF, PROTOBUF),
+        (PROTOBUF.replace("v2.v1", "v2@v1"), PROTOBUF),  # as client-go writes it
+        (f"application/json,{PROTOBUF};q=0.5", "application/json"),
+        ("*/*", "application/json"),
+    ):
+        headers = admin | {"Accept": accept}
+        async with server.session.get(f"{server.url}/openapi/v2", headers=headers) as found:
+            assert (found.status, found.headers["Content-Type"]) == (200, served), accept
+            assert b"PodTemplateSpec" in await found.read()
+    refused = await server.request("GET", "/openapi/v2", headers={"Accept": "text/html"})
+    assert refused.status == 406
+
+
+def test_values_of_a_wrong_type_are_left_out_of_protobuf() -> None:
+    """Another API server may have published them."""
+
+    def encoded(schema: object) -> bytes:
+        return openapi_protobuf.encode({"paths": 1, "definitions": {"K": schema}})
+
+    wrong = {"description": 7, "maximum": "1", "required": {}, "properties": 1, "minimum": 10**400}
+    assert encoded({**wrong, "title": "T"}) == encoded({"title": "T", "properties": {}})
+    parameters = [{"in": []}, 1, {"in": "query"}]
+    get = {"get": {"parameters": parameters, "responses": {"200": 1}}}
+    assert openapi_protobuf.encode({"paths": {"/a": get}, "definitions": []})

@@ -1,7 +1,8 @@
 """Runs Kubernetes' conformance cases on an embedded cluster: ``make conformance``.
 
-Each case runs alone, with a limit of its own. The results are written as lines of JSON, and
-printed by SIG with the cases that failed.
+Each case runs alone on its cluster, with a limit of its own; several clusters share the cases, each
+in a network namespace. The results are written as lines of JSON, and printed by SIG with the cases
+that failed.
 """
 
 import argparse
@@ -23,6 +24,10 @@ from conformance.images import images, write_layout
 HERE = Path(__file__).parent
 _BATHOLITH = (sys.executable, "-m", "batholith.cli")
 _SCHEDULER = HERE / "scheduler.yaml"
+_MOUNTED = ("/tmp/home", "/tmp/job-e2e")
+"""Directories of the machine that cases mount."""
+
+_IN_NAMESPACE = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 _SIG = re.compile(r"\[(sig-[a-z-]+)\]")
 _FAILURE = re.compile(r"^  \[FAILED\] (?!in \[)(.*?)\n  In \[", re.DOTALL | re.MULTILINE)
 _MAX_REASON = 300
@@ -125,6 +130,50 @@ def print_summary(results: list[Result]) -> None:
             print(f"FAILED {each.case}\n    {each.reason}")
 
 
+def run_on_one(options: argparse.Namespace, programs: Path) -> list[Result]:
+    """Run the cases of one cluster, and write their results."""
+    with tempfile.TemporaryDirectory(prefix="conformance-") as name:
+        directory = Path(name)
+        suite = Suite(programs / "e2e.test", directory, options.timeout)
+        cluster = [
+            f"--pod-network={options.pod_network}",
+            f"--pods={options.pods}",
+            f"--scheduler-conf={_SCHEDULER}",
+        ]
+        for each in _MOUNTED:
+            Path(each).mkdir(exist_ok=True)
+            Path(each).chmod(0o1777)  # pods are other users
+            cluster += ["--mount", each]
+        results = []
+        with (
+            running_cluster(directory, programs, *cluster) as kubeconfig,
+            options.results.open("w") as written,
+        ):
+            for case in suite.cases(options.focus)[options.first :: options.clusters]:
+                result = suite.run_case(case, kubeconfig)
+                results.append(result)
+                print(json.dumps(result._asdict()), file=written, flush=True)
+                print("passed" if result.passed else "FAILED", case, flush=True)
+        return results
+
+
+def run_on_several(options: argparse.Namespace) -> list[Result]:
+    """Run the cases on several clusters at once, and write all results to one file."""
+    parts = [options.results.with_suffix(f".{first}.jsonl") for first in range(options.clusters)]
+    own = (sys.executable, "-m", "conformance.run", *sys.argv[1:])
+    runs = [
+        subprocess.Popen((*_IN_NAMESPACE, *own, f"--first={first}", f"--results={part}"))
+        for first, part in enumerate(parts)
+    ]
+    for each in runs:
+        each.wait()
+    lines = [line for part in parts if part.exists() for line in part.read_text().splitlines()]
+    options.results.write_text("".join(f"{line}\n" for line in sorted(lines)))
+    for part in parts:
+        part.unlink(missing_ok=True)
+    return [Result(**json.loads(line)) for line in lines]
+
+
 def main() -> int:
     """Run the cases; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -133,27 +182,20 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path("conformance.jsonl"))
     parser.add_argument("--pod-network", choices=("host", "namespaces"), default="host")
     parser.add_argument("--pods", choices=("auto", "images"), default="auto")
+    parser.add_argument(
+        "--clusters", type=int, default=1, help="clusters at once; for more than one run as root"
+    )
+    parser.add_argument("--first", type=int, help=argparse.SUPPRESS)  # of the cases of one of them
     options = parser.parse_args()
     built = subprocess.run((HERE / "build",), check=True, stdout=subprocess.PIPE, text=True)
     programs = Path(built.stdout.strip())
-    with tempfile.TemporaryDirectory(prefix="conformance-") as name:
-        directory = Path(name)
-        suite = Suite(programs / "e2e.test", directory, options.timeout)
-        cluster = (
-            f"--pod-network={options.pod_network}",
-            f"--pods={options.pods}",
-            f"--scheduler-conf={_SCHEDULER}",
-        )
-        results = []
-        with (
-            running_cluster(directory, programs, *cluster) as kubeconfig,
-            options.results.open("w") as written,
-        ):
-            for case in suite.cases(options.focus):
-                result = suite.run_case(case, kubeconfig)
-                results.append(result)
-                print(json.dumps(result._asdict()), file=written, flush=True)
-                print("passed" if result.passed else "FAILED", case, flush=True)
+    if options.clusters > 1 and options.first is None:
+        results = run_on_several(options)
+    else:
+        options.first = options.first or 0
+        results = run_on_one(options, programs)
+        if options.clusters > 1:
+            return 0  # the process that started this one prints the results
     print_summary(results)
     return 0 if results and all(each.passed for each in results) else 1
 

@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtensionOID, NameOID
 from support.embedded_apiserver import RawResponse, Server
 from support.polling import wait_until_true
 
@@ -47,6 +51,20 @@ class Wanted:
             "usages": list(USAGES.get(self.signer, ("digital signature", "client auth"))),
         }
         return {"metadata": {"name": name}, "spec": spec}
+
+
+def malformed_request() -> str:
+    """A request whose alternative names are no ASN.1."""
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
+            x509.NameAttribute(NameOID.COMMON_NAME, "system:node:x"),
+        ]
+    )
+    names = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, b"\xff")
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    signed = builder.add_extension(names, critical=False).sign(new_key(), hashes.SHA256())
+    return base64.b64encode(signed.public_bytes(Encoding.PEM)).decode()
 
 
 async def create_token(server: Server, *, ttl: timedelta = timedelta(hours=1)) -> BootstrapToken:

@@ -45,7 +45,7 @@ from .http.connections import MAX_BODY_SIZE, AbortHandlerError, HttpRequest, Htt
 from .http.negotiation import (
     DISCOVERY_VERSIONS,
     aggregated_version,
-    negotiate,
+    openapi_v2_type,
     wants_pretty,
 )
 from .http.offload import run_in_thread
@@ -281,13 +281,14 @@ class App:
         return Response(status=200 if healthy else 500, body=text.encode(), content_type=TEXT)
 
     async def _document(self, request: Request, path: str) -> Response:
-        aggregated = ""
-        if path in ("/api", "/apis"):
-            aggregated = aggregated_version(request.headers.get("accept", ""))
-        if path == "/openapi/v2":
-            negotiate(request.headers.get("accept", ""))
+        accept = request.headers.get("accept", "")
+        content_type, aggregated = JSON, ""
+        if path in ("/api", "/apis") and (aggregated := aggregated_version(accept)):
+            content_type = aggregated_type(aggregated)
+        elif path == "/openapi/v2":
+            content_type = openapi_v2_type(accept)
         if path.startswith("/openapi/"):
-            found = await self.catalog.openapi_document(path, run_in_thread)
+            found = await self.catalog.openapi_document(path, content_type, run_in_thread)
         else:
             found = self.catalog.document(path, aggregated=aggregated, address=self.address)
         if found is None:
@@ -296,7 +297,6 @@ class App:
         headers = ((b"etag", tag.encode()), (b"vary", b"Accept"))
         if request.headers.get("if-none-match") == tag:
             return Response(status=NOT_MODIFIED, headers=headers)
-        content_type = aggregated_type(aggregated) if aggregated else JSON
         return Response(body=body, headers=headers, content_type=content_type)
 
 

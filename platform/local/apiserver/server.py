@@ -110,9 +110,6 @@ class Joining:
     address: str
     """``host:port`` of it."""
 
-    ca: CertKeyPair
-    """The cluster's CA, which signs the certificates of nodes."""
-
     token: BootstrapToken | None = None
     """A token to create at start."""
 
@@ -139,8 +136,9 @@ class Config:
     address: str
     """``host:port`` at which clients reach the server."""
 
-    ca: bytes
-    """CA bundle of the cluster, PEM: published to pods, and verifies the agents' certificates."""
+    ca: CertKeyPair
+    """CA of the cluster: it is published to pods, verifies the certificates of agents and clients,
+    and signs those of certificate requests."""
 
     tls_cert_file: Path
     tls_private_key_file: Path
@@ -162,7 +160,7 @@ class Config:
     """Private key that signs the tokens of service accounts, PEM."""
 
     joining: Joining | None = None
-    """``None``: other machines cannot join, and clients have no certificates."""
+    """``None``: other machines cannot join."""
 
     webhooks: Sequence[Webhook] = ()
     """Admission webhooks, called in this process."""
@@ -212,7 +210,7 @@ class _ServerCore:
 
     def __init__(self, config: Config) -> None:
         self._crds, self._optional_crds = config.crds, config.optional_crds
-        self._clock, self._ca = config.clock, config.ca
+        self._clock, self._ca = config.clock, config.ca.certificate_pem
         self._front_proxy_ca = config.requestheader_client_ca_file.read_text()
         self._joining = joining = config.joining
         self._store = ObjectStore(SqliteStore(config.database))
@@ -243,7 +241,14 @@ class _ServerCore:
         )
         self._controllers: list[Controller] = [
             CrdController(context),
-            AccountTokenController(context, tokens, config.ca),
+            AccountTokenController(context, tokens, self._ca),
+            CertificateController(
+                context,
+                self._authorizer,
+                config.ca,
+                reserved={each.rpartition(":")[0] for each in (_endpoint(config), config.address)},
+                is_revoked=revoked_nodes(self._latest),
+            ),
             self._system_services,
             EventTtlController(context),
             PersistentVolumeController(context, joining.volumes_node if joining else ""),
@@ -254,7 +259,8 @@ class _ServerCore:
             RoleAggregationController(context),
             ServiceAddressController(context, config.pod_network.ranges.cluster_ips),
         ]
-        self._controllers += self._join_controllers(context, config)
+        if joining is not None:
+            self._controllers.append(BootstrapTokenController(context))
         self._pods_by_node = PodsByNode(context.resource_store(names.PODS))
         if config.node_lifecycle is not None:
             self._controllers += self._node_controllers(context, config.node_lifecycle)
@@ -270,7 +276,7 @@ class _ServerCore:
         client = AggregatorClient(services, files)
         self._controllers += [
             ApiServiceController(context, apis, client, services),
-            NamespaceController(context, ca=config.ca, remote=RemoteContent(apis, client)),
+            NamespaceController(context, ca=self._ca, remote=RemoteContent(apis, client)),
         ]
         if config.collect_garbage:
             garbage = GarbageCollector(context)
@@ -318,23 +324,6 @@ class _ServerCore:
             ),
             authorizer=self._authorizer,
         )
-
-    def _join_controllers(self, context: ControllerContext, config: Config) -> list[Controller]:
-        """Return the controllers of tokens and certificates, if other machines may join."""
-        joining = config.joining
-        if joining is None:
-            return []
-        reserved = joining.address.rpartition(":")[0], config.address.rpartition(":")[0]
-        return [
-            BootstrapTokenController(context),
-            CertificateController(
-                context,
-                self._authorizer,
-                joining.ca,
-                reserved=reserved,
-                is_revoked=revoked_nodes(self._latest),
-            ),
-        ]
 
     def _node_controllers(
         self, context: ControllerContext, settings: NodeLifecycleSettings
@@ -406,9 +395,7 @@ class _ServerCore:
             deleter=self._deleter,
             optional_definitions=self._optional_crds,
             joining=self._join_objects(),
-            authentication=bootstrap.authentication_data(
-                self._front_proxy_ca, client_ca=self._ca if self._joining else b""
-            ),
+            authentication=bootstrap.authentication_data(self._front_proxy_ca, client_ca=self._ca),
         )
         await self._wait_bootstrapped()
         self.app.ready = True
@@ -519,7 +506,7 @@ def _proxy_kinds(catalog: Catalog) -> ProxyKinds:
 
 
 def _kubelet_client_context(config: Config) -> ssl.SSLContext:
-    context = ssl.create_default_context(cadata=config.ca.decode())
+    context = ssl.create_default_context(cadata=config.ca.certificate_pem.decode())
     context.load_cert_chain(config.kubelet_client_certificate, config.kubelet_client_key)
     return context
 
@@ -532,9 +519,8 @@ async def _listening(app: App, config: Config) -> AsyncIterator[None]:
         handler = config.wrap_handler(app)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(config.tls_cert_file, config.tls_private_key_file)
-    if config.joining is not None:
-        context.load_verify_locations(cadata=config.ca.decode())
-        context.verify_mode = ssl.CERT_OPTIONAL
+    context.load_verify_locations(cadata=config.ca.certificate_pem.decode())
+    context.verify_mode = ssl.CERT_OPTIONAL
     connections = Connections(
         handler,
         is_authenticated=app.is_authenticated,

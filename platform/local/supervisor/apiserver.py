@@ -160,7 +160,9 @@ async def running(settings: Settings) -> AsyncIterator[RunningServer]:
         config = _server_config(settings, certs, token_set=token_set, listener=listener)
         url = f"https://{config.address}"
         path = settings.data_dir / "kubeconfig"
-        access = ClusterAccess(server=url, ca=config.ca, user="admin", token=token_set["admin"])
+        access = ClusterAccess(
+            server=url, ca=config.ca.certificate_pem, user="admin", token=token_set["admin"]
+        )
         _write_kubeconfig(path, access)
         async with server.running(config) as app:
             if network is not None and network.token_file is not None and app.ready:
@@ -186,7 +188,7 @@ def _server_config(
         local_listener=settings.local_listener,
         service_listener=settings.service_listener,
         address=f"{host}:{listener.getsockname()[1]}",
-        ca=certs.ca_data,
+        ca=pki.signing_ca(settings.data_dir / "pki"),
         tls_cert_file=certs.server.certificate,
         tls_private_key_file=certs.server.key,
         kubelet_client_certificate=certs.client.certificate,
@@ -223,7 +225,6 @@ def _joining(settings: Settings, listener: socket.socket) -> server.Joining | No
     return server.Joining(
         listener=network.listener,
         address=f"{network.host}:{port}",
-        ca=pki.signing_ca(settings.data_dir / "pki"),
         token=token,
         volumes_node=settings.node,
     )

@@ -28,6 +28,9 @@ _MAX_MESSAGE = 5 * 1024
 MAX_ITERATIONS = 10_000
 """Iterations of the comprehensions in one expression."""
 
+TOO_MANY_ITERATIONS = f"the expression iterates more than {MAX_ITERATIONS} times"
+"""The text of the error."""
+
 MAX_LENGTH = 100_000
 """Maximum characters of an expression."""
 
@@ -44,10 +47,7 @@ _ERRORS = (
     (re.compile(r"No matching overloads found.*"), "no such overload"),
     (re.compile(r"Applying SELECT to non-message type"), "no such key"),
     (re.compile(r"divide by zero"), "division by zero"),
-    (
-        re.compile(r"Iteration budget exceeded.*"),
-        f"the expression iterates more than {MAX_ITERATIONS} times",
-    ),
+    (re.compile(r"Iteration budget exceeded.*"), TOO_MANY_ITERATIONS),
 )
 """Texts of the library, and those of kube-apiserver."""
 

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/openapi"
 	"k8s.io/client-go/restmapper"
+	"sigs.k8s.io/yaml"
 	batch "volcano.sh/apis/pkg/apis/batch/v1alpha1"
 )
 
@@ -17,6 +18,7 @@ import (
 var genericChecks = []check{
 	{"discovery", discover},
 	{"rest-mapper", restMapper},
+	{"openapi-v2", openAPIv2},
 	{"openapi-v3", openAPI},
 	{"dynamic-client", dynamicClient},
 	{"dynamic-informer", dynamicInformer},
@@ -70,6 +72,25 @@ func restMapper(e *env) {
 	}
 	mapping := must(mapper.RESTMapping(batch.SchemeGroupVersion.WithKind("Job").GroupKind()))
 	same("resource", mapping.Resource.Resource, "jobs")
+}
+
+// In protobuf, as the clients of versions without OpenAPI v3 and some programs of today read it.
+func openAPIv2(e *env) {
+	e.until("kinds described", func() bool {
+		found := map[string]bool{}
+		for _, each := range must(e.core.Discovery().OpenAPISchema()).GetDefinitions().GetAdditionalProperties() {
+			for _, extension := range each.GetValue().GetVendorExtension() {
+				var kinds []schema.GroupVersionKind
+				if extension.GetName() == "x-kubernetes-group-version-kind" {
+					done(yaml.Unmarshal([]byte(extension.GetValue().GetYaml()), &kinds))
+				}
+				for _, kind := range kinds {
+					found[kind.String()] = len(each.GetValue().GetProperties().GetAdditionalProperties()) > 2
+				}
+			}
+		}
+		return found["/v1, Kind=Pod"] && found["batch.volcano.sh/v1alpha1, Kind=Job"]
+	})
 }
 
 func openAPI(e *env) {

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....model.node_identity import CSRS
+from ....model.node_identity import API_CLIENT_SIGNER, CSRS
 from ..builtin.certificate_requests import names_masters
 from ..errors.status import forbidden
 from ..http.auth import MASTERS_GROUP, User
@@ -10,9 +10,6 @@ from .authorizer import Authorizer
 from .rules import Attributes
 
 Json = dict[str, Any]
-
-_CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client"
-"""Signer whose certificates authenticate clients of the API server."""
 
 _STATUS_OF_SIGNERS = ("certificate", "conditions")
 
@@ -48,8 +45,8 @@ def check_subject(request: Json, name: str) -> None:
         StatusError: 403.
     """
     signer = (request.get("spec") or {}).get("signerName")
-    if signer == _CLIENT_SIGNER and names_masters(request):
-        why = f"use of {_CLIENT_SIGNER} signer with {MASTERS_GROUP} group is not allowed"
+    if signer == API_CLIENT_SIGNER and names_masters(request):
+        why = f"use of {API_CLIENT_SIGNER} signer with {MASTERS_GROUP} group is not allowed"
         raise forbidden(CSRS, name, why)
 
 

@@ -1,7 +1,7 @@
 """CertificateSigningRequests: their requester, approval and validation.
 
-Only those of nodes are signed here, but signers of users work: they read approved requests, and
-write the certificate to the status.
+Those of nodes and of users are signed here; other signers read approved requests, and write the
+certificate to the status.
 """
 
 import base64
@@ -14,7 +14,15 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from ....model import validation
 from ..current_time import now
-from ..errors.fields import FieldError, duplicate, forbidden, invalid, not_supported, required
+from ..errors.fields import (
+    FieldError,
+    duplicate,
+    first_positions,
+    forbidden,
+    invalid,
+    not_supported,
+    required,
+)
 
 Json = dict[str, Any]
 
@@ -28,6 +36,7 @@ _USAGES = (
     "key encipherment", "microsoft sgc", "netscape sgc", "ocsp signing", "s/mime", "server auth",
     "signing", "timestamping",
 )  # fmt: skip
+_CLIENT_USAGES = {"client auth", "digital signature", "key encipherment"}
 _MIN_EXPIRATION = 600
 _MAX_SIGNER_PATH = 571
 _REQUEST_BEGIN = b"-----BEGIN CERTIFICATE REQUEST-----"
@@ -94,6 +103,21 @@ def any_name(name: str) -> str:
     return ""
 
 
+def read_of_user(request: Json) -> x509.CertificateSigningRequest | str:
+    """Return what a user's request asks for, or why it is not signed."""
+    parsed = parse_request(request["spec"].get("request", ""))
+    if isinstance(parsed, str):
+        return parsed
+    usages = set(request["spec"].get("usages") or ())
+    if "client auth" not in usages or usages - _CLIENT_USAGES:
+        return "usages did not match client auth, digital signature, key encipherment"
+    try:
+        _ = parsed.extensions
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+        return f"the extensions cannot be read: {error}"
+    return parsed
+
+
 def names_masters(request: Json) -> bool:
     """Whether the owner of a certificate would be a member of ``system:masters``."""
     parsed = parse_request((request.get("spec") or {}).get("request", ""))
@@ -156,8 +180,9 @@ def _spec_errors(request: Json) -> list[FieldError]:
     for index, usage in enumerate(usages):
         if usage not in _USAGES:
             errors.append(not_supported(f"spec.usages[{index}]", usage, _USAGES))
+    first = first_positions(usages)
     for index, usage in enumerate(usages):
-        if usage in usages[:index]:
+        if first[usage] < index:
             errors.append(duplicate(f"spec.usages[{index}]", usage))
     errors += _signer_errors(spec.get("signerName", ""))
     expiration = spec.get("expirationSeconds")

@@ -12,6 +12,7 @@ from ..errors.fields import (
     IMMUTABLE,
     FieldError,
     duplicate,
+    first_positions,
     forbidden,
     invalid,
     not_supported,
@@ -338,8 +339,9 @@ def each_of(
 def repeated(items: Sequence[Json], key: str, path: str) -> list[FieldError]:
     """Reject items whose *key* is that of an earlier one."""
     values = [each.get(key, "") for each in items]
+    first = first_positions(values)
     return [
         duplicate(f"{path}[{index}]", value)
         for index, value in enumerate(values)
-        if value in values[:index]
+        if first[value] < index
     ]

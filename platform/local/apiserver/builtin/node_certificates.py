@@ -31,7 +31,6 @@ class NodeRequest(NamedTuple):
     addresses: tuple[IPv4Address | IPv6Address, ...]
     dns_names: tuple[str, ...]
     parsed: x509.CertificateSigningRequest
-    usages: tuple[str, ...]
 
 
 def read(request: Mapping[str, Any]) -> NodeRequest | str:
@@ -68,7 +67,7 @@ def read(request: Mapping[str, Any]) -> NodeRequest | str:
         return "subjectAltNames are not allowed"
     if signer == SERVING_SIGNER and not list(found):
         return "DNS or IP subjectAltName is required"
-    return NodeRequest(node, addresses, dns, parsed, usages)
+    return NodeRequest(node, addresses, dns, parsed)
 
 
 def _alternative_names(

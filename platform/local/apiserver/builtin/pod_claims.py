@@ -1,6 +1,8 @@
 """Validation of the claims of devices that a pod and its containers name."""
 
+from collections import Counter
 from collections.abc import Iterator
+from itertools import repeat
 from typing import Any
 
 from ....model import validation
@@ -69,6 +71,7 @@ def _claim_errors(claim: Json, path: str, names: set[str]) -> Iterator[FieldErro
 def _reference_errors(claims: list[Json], path: str, known: set[str]) -> Iterator[FieldError]:
     """Validate which claims a container uses: each as a whole, or single requests of it."""
     used: set[str] = set()
+    requests_of = Counter[str]()  # how many single requests of a claim are used
     for index, claim in enumerate(claims):
         where, name, request = f"{path}[{index}]", claim.get("name", ""), claim.get("request")
         if not name:
@@ -82,8 +85,10 @@ def _reference_errors(claims: list[Json], path: str, known: set[str]) -> Iterato
                 yield invalid(f"{where}.request", request, problem)
             if key in used:
                 yield duplicate(where, key)
-            elif not request:
-                yield from (duplicate(where, name) for each in used if each.startswith(f"{name}/"))
+            elif request:
+                requests_of[name] += 1
+            else:
+                yield from repeat(duplicate(where, name), requests_of[name])
             used.add(key)
         if name not in known:
             yield not_found(where, name)

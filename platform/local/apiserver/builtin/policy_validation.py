@@ -8,7 +8,14 @@ from ....machinery.cel.environment import CompileError
 from ....model import validation
 from ..cel import mutation_objects
 from ..cel.policy_expressions import Expressions
-from ..errors.fields import FieldError, duplicate, invalid, not_supported, required
+from ..errors.fields import (
+    FieldError,
+    duplicate,
+    first_positions,
+    invalid,
+    not_supported,
+    required,
+)
 from .expression_validation import check_expression, validate_conditions
 from .scheduling_validation import validate_selector
 from .webhook_validation import check_choice, validate_rule
@@ -214,11 +221,12 @@ def _validate_match(match: Json, path: str, errors: list[FieldError]) -> None:
 
 def _validate_resource_names(rule: Json, path: str, errors: list[FieldError]) -> None:
     names = rule.get("resourceNames") or ()
+    first = first_positions(names)
     for index, name in enumerate(names):
         where = f"{path}.resourceNames[{index}]"
         if problem := validation.path_segment_error(name):
             errors.append(invalid(where, name, problem))
-        if name in names[:index]:
+        if first[name] < index:
             errors.append(duplicate(where, name))
 
 
@@ -272,10 +280,11 @@ def _validate_param_ref(ref: Json, path: str, errors: list[FieldError]) -> None:
 
 
 def _validate_actions(actions: Sequence[str], path: str, errors: list[FieldError]) -> None:
+    first = first_positions(actions)
     for index, action in enumerate(actions):
         if action not in _ACTIONS:
             errors.append(not_supported(f"{path}[{index}]", action, _ACTIONS))
-        if action in actions[:index]:
+        if first[action] < index:
             errors.append(duplicate(f"{path}[{index}]", action))
     if {"Deny", "Warn"} <= set(actions):
         text = (

@@ -57,10 +57,11 @@ def _validate_gates(gates: list[Json], path: str, errors: list[FieldError]) -> N
 
 def _validate_spreads(spreads: list[Json], path: str, errors: list[FieldError]) -> None:
     pairs = [(each.get("topologyKey"), each.get("whenUnsatisfiable")) for each in spreads]
+    last = {pair: index for index, pair in enumerate(pairs)}
     for index, (spread, pair) in enumerate(zip(spreads, pairs, strict=True)):
         field_path = f"{path}[{index}]"
         _validate_spread(spread, field_path, errors)
-        if pair in pairs[index + 1 :]:
+        if index < last[pair]:
             where = f"{field_path}.{{topologyKey, whenUnsatisfiable}}"
             errors.append(duplicate(where, f"{{{pair[0]}, {pair[1]}}}"))
 

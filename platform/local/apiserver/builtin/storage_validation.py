@@ -9,6 +9,7 @@ from ..errors.fields import (
     NOT_NEGATIVE,
     FieldError,
     duplicate,
+    first_positions,
     forbidden,
     invalid,
     not_supported,
@@ -170,10 +171,11 @@ def _topology_errors(terms: list[Json]) -> list[FieldError]:
 def _expression_errors(expression: Json, path: str) -> list[FieldError]:
     key, values = expression.get("key", ""), expression.get("values") or []
     errors = [] if values else [required(f"{path}.values")]
+    first = first_positions(values)
     errors += [
         duplicate(f"{path}.values[{index}]", value)
         for index, value in enumerate(values)
-        if value in values[:index]
+        if first[value] < index
     ]
     if problem := validation.qualified_name_error(key):
         errors.append(invalid(f"{path}.key", key, problem))
@@ -262,10 +264,11 @@ def _node_driver_errors(driver: Json, path: str) -> list[FieldError]:
     if count is not None and count < 0:
         errors.append(invalid(f"{path}.allocatable.count", count, NOT_NEGATIVE))
     keys = driver.get("topologyKeys") or []
+    first = first_positions(keys)
     for index, key in enumerate(keys):
         if not key:
             errors.append(required(path))
-        elif key in keys[:index]:
+        elif first[key] < index:
             errors.append(duplicate(path, key))
         if problem := validation.qualified_name_error(key):
             errors.append(invalid(path, key, problem))

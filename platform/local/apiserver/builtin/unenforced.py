@@ -39,9 +39,6 @@ _JOB_CONTROLLERS = ("kubernetes.io/job-controller", "batholith.io/job-controller
 """Names in ``spec.managedBy`` of the one Job controller of the embedded cluster."""
 
 UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
-    ("certificates.k8s.io", "CertificateSigningRequest"): UnenforcedKind(
-        "signed", "it signs those of nodes only, with `up --listen`"
-    ),
     (FLOW_CONTROL, "FlowSchema"): UnenforcedKind(_ENFORCED, _NO_QUEUES),
     (FLOW_CONTROL, "PriorityLevelConfiguration"): UnenforcedKind(_ENFORCED, _NO_QUEUES),
     (NETWORKING, "Ingress"): UnenforcedKind("served", _NO_PROXY),

@@ -1,4 +1,4 @@
-"""Approves and signs the certificate requests of nodes, and deletes old requests.
+"""Approves the certificate requests of nodes, signs theirs and users', and deletes old ones.
 
 It follows kube-controller-manager, but for two rules: a bootstrap token gets certificates only for
 nodes that do not exist, and nodes get serving certificates for their address without an
@@ -11,12 +11,21 @@ from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
+from cryptography import x509
+
 from ....machinery.x509 import CertKeyPair, sign_request
 from ....model import names, times
-from ....model.node_identity import CLIENT_SIGNER, CSRS, SIGNERS, USER_PREFIX
+from ....model.node_identity import (
+    API_CLIENT_SIGNER,
+    CLIENT_SIGNER,
+    CSRS,
+    SIGNERS,
+    USER_PREFIX,
+)
 from ..authorization.authorizer import Authorizer
 from ..authorization.rules import Attributes
 from ..builtin import node_certificates
+from ..builtin.certificate_requests import read_of_user
 from ..builtin.node_certificates import NodeRequest
 from ..current_time import current_time, now
 from ..errors.status import StatusError
@@ -33,6 +42,9 @@ Json = dict[str, Any]
 VALIDITY = timedelta(days=90)
 """Of certificates of nodes, if the request does not ask for less."""
 
+_USER_VALIDITY = timedelta(days=365)
+"""Of certificates of users, likewise."""
+
 _REGISTRATION = timedelta(minutes=5)
 """In which a machine that has got its certificate registers its node."""
 
@@ -41,7 +53,7 @@ _KEEP_PENDING = timedelta(hours=24)
 
 
 class CertificateController(Controller):
-    """Approves or denies requests of the signers of nodes, and signs them.
+    """Approves or denies requests of nodes, and signs approved ones of nodes and users.
 
     The key is the name of a request.
     """
@@ -90,8 +102,11 @@ class CertificateController(Controller):
             call = internal_request(self._requests.kind, entry.key)
             await self.context.deleter.delete(call, DeleteOptions()).committed()
             return None
-        if request["spec"]["signerName"] in SIGNERS and not _is_finished(request):
-            await self._handle(entry, request)
+        if not _is_finished(request):
+            if request["spec"]["signerName"] in SIGNERS:
+                await self._handle(entry, request)
+            elif request["spec"]["signerName"] == API_CLIENT_SIGNER:
+                await self._handle_user(entry, request)
         return (due - current_time()).total_seconds()
 
     async def _handle(self, entry: StoredObject, request: Json) -> None:
@@ -100,9 +115,19 @@ class CertificateController(Controller):
             if isinstance(wanted, str):
                 await self._add_condition(entry, "Failed", "SignerValidationFailure", wanted)
             else:
-                await self._sign(entry, request, wanted)
+                await self._sign(entry, request, wanted.parsed, VALIDITY)
         elif not isinstance(wanted, str):
             await self._decide(entry, request, wanted)
+
+    async def _handle_user(self, entry: StoredObject, request: Json) -> None:
+        """Sign the request of a user, which somebody else has approved."""
+        if not _has(request, "Approved"):
+            return
+        wanted = read_of_user(request)
+        if isinstance(wanted, str):
+            await self._add_condition(entry, "Failed", "SignerValidationFailure", wanted)
+        else:
+            await self._sign(entry, request, wanted, _USER_VALIDITY)
 
     async def _decide(self, entry: StoredObject, request: Json, wanted: NodeRequest) -> None:
         """Approve a request or deny it; one that an administrator has to decide stays."""
@@ -174,11 +199,18 @@ class CertificateController(Controller):
                 for each in (entry.shared().get("status") or {}).get("addresses") or ():
                     yield each.get("address", ""), entry.name
 
-    async def _sign(self, entry: StoredObject, request: Json, wanted: NodeRequest) -> None:
-        seconds = request["spec"].get("expirationSeconds")
-        validity = VALIDITY if seconds is None else min(VALIDITY, timedelta(seconds=seconds))
+    async def _sign(
+        self,
+        entry: StoredObject,
+        request: Json,
+        parsed: x509.CertificateSigningRequest,
+        longest: timedelta,
+    ) -> None:
+        spec = request["spec"]
+        seconds = spec.get("expirationSeconds")
+        validity = longest if seconds is None else min(longest, timedelta(seconds=seconds))
         pem = sign_request(
-            self._ca, wanted.parsed, usages=wanted.usages, now=current_time(), validity=validity
+            self._ca, parsed, usages=spec["usages"], now=current_time(), validity=validity
         )
 
         def signed(current: Json) -> Json:

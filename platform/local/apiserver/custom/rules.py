@@ -15,6 +15,7 @@ import msgspec
 
 from ....machinery.cel.cost import SizeOf
 from ....machinery.cel.environment import (
+    TOO_MANY_ITERATIONS,
     CompileError,
     Environment,
     EvaluationError,
@@ -181,9 +182,11 @@ class RuleNode:
             if activation is None:
                 activation = self._activation(known, optional=rule.optional_old)
                 activations[rule.optional_old] = activation
-            error = self._error(rule, activation, value, path)
+            error = self._error(rule, activation, value, path, budget)
             if error is not None:
                 errors.append(error)
+            if budget.is_spent:
+                return
 
     def _activation(self, known: dict[str, Any], *, optional: bool) -> Any:
         used = self._optional if optional else self._environment
@@ -196,7 +199,9 @@ class RuleNode:
             {"self": known["self"], OLD_LIST: [known["oldSelf"]] if "oldSelf" in known else []}
         )
 
-    def _error(self, rule: Rule, activation: Any, value: Any, path: str) -> FieldError | None:
+    def _error(
+        self, rule: Rule, activation: Any, value: Any, path: str, budget: _Budget
+    ) -> FieldError | None:
         shown = rule.message or rule.text.strip()
         try:
             if rule.program.evaluate(activation) is True:
@@ -206,6 +211,13 @@ class RuleNode:
                 text = (
                     f"'{error}': call arguments did not match a supported operator, function or "
                     f"macro signature for rule: {shown}"
+                )
+                return invalid(path, self._type, text)
+            if str(error) == TOO_MANY_ITERATIONS:
+                budget.is_spent = True
+                text = (
+                    f"'{error}': no further validation rules will be run due to call cost exceeds "
+                    f"limit for rule: {shown}"
                 )
                 return invalid(path, self._type, text)
             return invalid(path, self._type, f"{error} evaluating rule: {shown}")

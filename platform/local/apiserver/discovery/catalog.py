@@ -9,7 +9,8 @@ from ....model.names import Resource
 from ..builtin.kinds import BUILT_IN, COMPUTED
 from ..errors.status import qualified
 from ..kinds.info import KindInfo
-from . import documents, openapi, openapi_v2, remote
+from ..media_types import OPENAPI_V2_PROTOBUF
+from . import documents, openapi, openapi_protobuf, openapi_v2, remote
 from .documents import Json
 from .remote import RemoteVersion
 
@@ -17,7 +18,7 @@ Path = tuple[str, str, str]
 """Group, version and plural."""
 
 Document = tuple[bytes, str]
-"""A document as JSON, and its entity tag."""
+"""A document as JSON or protobuf, and its entity tag."""
 
 InThread = Callable[[Callable[[], Document | None]], Awaitable[Document | None]]
 """Runs a function in a thread."""
@@ -161,23 +162,29 @@ class Catalog:
             found = self._documents[key] = _encoded(document)
         return found
 
-    async def openapi_document(self, path: str, run_in_thread: InThread) -> Document | None:
-        """Return an OpenAPI document; ``None`` if not found.
+    async def openapi_document(
+        self, path: str, content_type: str, run_in_thread: InThread
+    ) -> Document | None:
+        """Return an OpenAPI document in JSON, or that of version 2 in protobuf; ``None`` if not
+        found.
 
         It is built in a thread, as reading the descriptions takes long.
         """
         documents = self._documents
-        if (found := documents.get(path)) is not None:
+        key = f"{path}?{content_type}"
+        if (found := documents.get(key)) is not None:
             return found
         kinds, others = self.kinds(), self._listed_remote()
 
         def build() -> Document | None:
             document = _openapi_document(path, kinds, others)
+            if document is not None and content_type == OPENAPI_V2_PROTOBUF:
+                return _tagged(openapi_protobuf.encode(document))
             return None if document is None else _encoded(document)
 
         found = await run_in_thread(build)
         if found is not None:
-            documents[path] = found
+            documents[key] = found
         return found
 
     def _build_document(self, path: str, aggregated: str, address: str) -> Json | None:
@@ -220,7 +227,10 @@ def _openapi_document(path: str, kinds: list[KindInfo], others: list[RemoteVersi
 
 
 def _encoded(document: Json) -> Document:
-    body = msgspec.json.encode(document) + b"\n"
+    return _tagged(msgspec.json.encode(document) + b"\n")
+
+
+def _tagged(body: bytes) -> Document:
     return body, f'"{hashlib.sha512(body).hexdigest()[:64].upper()}"'
 
 

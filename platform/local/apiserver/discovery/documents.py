@@ -1,5 +1,6 @@
 """Discovery documents, aggregated and legacy."""
 
+import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -169,8 +170,7 @@ def _subresource(kind: KindInfo, subresource: Subresource) -> Json:
 
 
 def _storage_hash(kind: KindInfo) -> str:
-    """Return an opaque hash of the storage version: clients only compare it."""
-    resource = kind.resource
-    version = kind.storage_version or resource.version
-    text = f"{resource.group}/{version}/{resource.kind}"
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    """Return the hash of the kind's storage version, computed as by kube-apiserver."""
+    resource = kind.stored_as or kind.resource
+    text = f"{resource.group}/{kind.storage_version or resource.version}/{resource.kind}"
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()

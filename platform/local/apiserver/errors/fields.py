@@ -85,6 +85,14 @@ def not_found(path: str, value: Any) -> FieldError:
     return FieldError("FieldValueNotFound", path, f"Not found: {quote(value)}")
 
 
+def first_positions(values: Iterable[Any]) -> dict[Any, int]:
+    """Return where each of *values* occurs first: a later position is that of a duplicate."""
+    found: dict[Any, int] = {}
+    for position, value in enumerate(values):
+        found.setdefault(value, position)
+    return found
+
+
 def too_long(path: str, limit: int) -> FieldError:
     """A string is longer than *limit* bytes."""
     return FieldError("FieldValueTooLong", path, f"Too long: may not be more than {limit} bytes")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..errors.status import not_acceptable
-from ..media_types import JSON, PROTOBUF, YAML
+from ..media_types import JSON, OPENAPI_V2_PROTOBUF, PROTOBUF, YAML
 from .requests import parse_query
 
 ACCEPTED = (JSON, YAML, PROTOBUF)
@@ -83,6 +83,24 @@ def _output_format(media: str, parameters: dict[str, str]) -> OutputFormat | Non
     if media in _JSON_MEDIA:
         return OutputFormat(shape)
     return OutputFormat(shape, yaml=True) if media == YAML else None
+
+
+@lru_cache(maxsize=512)
+def openapi_v2_type(accept: str) -> str:
+    """Return the media type of OpenAPI v2: JSON or protobuf.
+
+    Raises:
+        StatusError: 406, no format is supported.
+    """
+    for _, _, media, _ in sorted(_clauses(accept)):
+        # Clients have the older name, with a sign that no media type may have.
+        if media.replace("v2@v1", "v2.v1") == OPENAPI_V2_PROTOBUF:
+            return OPENAPI_V2_PROTOBUF
+        if _output_format(media, {}) is not None:
+            break
+    else:
+        negotiate(accept)
+    return JSON
 
 
 @lru_cache(maxsize=512)

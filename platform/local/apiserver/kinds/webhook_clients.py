@@ -8,7 +8,12 @@ from urllib.parse import urlsplit
 from cryptography import x509
 
 from ....model import validation
-from ..errors.fields import FieldError, invalid, required
+from ..errors.fields import (
+    FieldError,
+    first_positions,
+    invalid,
+    required,
+)
 
 Json = dict[str, Any]
 
@@ -21,8 +26,9 @@ def validate_review_versions(versions: Sequence[str], path: str, errors: list[Fi
     if not versions:
         errors.append(required(path, f"must specify one of {accepted}"))
         return
+    first = first_positions(versions)
     for index, version in enumerate(versions):
-        if version in versions[:index]:
+        if first[version] < index:
             errors.append(invalid(f"{path}[{index}]", version, "duplicate version"))
         elif problem := validation.dns1035_label_error(version):
             errors.append(invalid(f"{path}[{index}]", version, problem))

@@ -69,6 +69,17 @@ def union(one: FieldSet, other: FieldSet) -> FieldSet:
     return result
 
 
+def union_of(sets: Sequence[FieldSet]) -> FieldSet:
+    """Return the paths in any of the sets, one at least.
+
+    Halves are united, since thousands one by one would take the time of their square.
+    """
+    if len(sets) == 1:
+        return sets[0]
+    middle = len(sets) // 2
+    return union(union_of(sets[:middle]), union_of(sets[middle:]))
+
+
 def union_nodes(one: FieldSet, other: FieldSet) -> FieldSet:
     """Return the union of two nodes, a member if one of them is."""
     merged = union(one, other)

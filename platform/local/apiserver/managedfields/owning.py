@@ -22,7 +22,7 @@ from .entries import (
     identity_text,
     parsed_fields,
 )
-from .fieldsets import FieldSet, Path, difference, recursive_difference, union
+from .fieldsets import FieldSet, Path, difference, recursive_difference, union, union_of
 from .reset_fields import reset_fields
 from .typed import TypeMismatchError
 from .types import FieldType, type_of_kind
@@ -268,6 +268,7 @@ def _cap(owners: Owners) -> Owners:
     owners = dict(owners)
     updates.sort(key=lambda identity: (owners[identity].time, identity_text(identity)))
     first: dict[str, Identity] = {}
+    merged: dict[Identity, list[FieldSet]] = {}
     for identity in updates:
         if surplus <= 0:
             break
@@ -279,11 +280,15 @@ def _cap(owners: Owners) -> Owners:
         bucket = identity_of(ANCIENT_CHANGES, UPDATE, version, "")
         if bucket not in owners:
             owners[bucket] = owners.pop(first[version])
-        merged = union(owner.fields, owners[bucket].fields)
-        owners[bucket] = Owner(version, merged, owner.time)
+        parts = merged.setdefault(bucket, [owners[bucket].fields])
+        parts.append(owner.fields)
+        owners[bucket] = Owner(version, owner.fields, owner.time)
         if identity != bucket:
             del owners[identity]
         surplus -= 1
+    for bucket, parts in merged.items():
+        last = owners[bucket]
+        owners[bucket] = Owner(last.api_version, union_of(parts), last.time)
     return owners
 
 

@@ -104,9 +104,7 @@ def _duplicates(body: bytes) -> tuple[list[str], bool]:
     """Return the duplicate fields of a body in JSON, and whether it is JSON."""
     try:
         return (duplicate_fields(body), True) if _is_json(body) else ([], False)
-    except (
-        ValueError
-    ):  # YAML that begins with a brace, which may have commas before the closing one
+    except ValueError:  # YAML in braces, such as JSON with a comma after the last member
         return [], False
 
 
