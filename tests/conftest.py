@@ -231,9 +231,9 @@ _SLOWEST_FIRST = (
 _REAL = re.compile(
     r"\[real\b|/realkube/test_(admission|api_types|authorization|batch_writes|crds|field_ownership"
     r"|openapi|pod_security|proxies|quotas|rule_costs|webhooks)\.py"
-    r"|/apiserver/test_(conformance|conformance_of_kinds|conformance_of_storage"
-    r"|conformance_of_validation|every_kind|flow_control|pod_validation|random_requests|random_workloads"
-    r"|reviewed_objects|table_columns|template_warnings)\.py"
+    r"|/apiserver/test_(conformance|conformance_of_content|conformance_of_kinds"
+    r"|conformance_of_storage|conformance_of_validation|every_kind|flow_control|pod_validation"
+    r"|random_requests|random_workloads|reviewed_objects|table_columns|template_warnings)\.py"
 )
 """Tests on the shared real server and those of their files, which two workers run, before others.
 

@@ -16,17 +16,12 @@ from batholith.model.names import TEMPLATE_GENERATION
 Json = dict[str, Any]
 
 EXPECTED_DIFFERENCES: dict[str, dict[str, str]] = {
-    "flow_schemas": {"warning ": "there are no queues"},
-    "priority_levels": {"warning ": "likewise"},
     "daemon_sets": {
         f"'{TEMPLATE_GENERATION}': 'odd'": "an error of validation instead of decoding",
         f"'{TEMPLATE_GENERATION}': ''": "likewise",
     },
-    "runtime_classes": {"warning ": "the handler has no effect"},
-    "found_by_random_requests": {"warning ": "nodes have no drivers"},
-    "endpoints": {"warning ": "there is no deprecation warning"},
+    "endpoints": {"v1 Endpoints is deprecated": "there is no deprecation warning"},
     "services": {
-        "warning ": "fields without effect",
         ".spec.clusterIP": "addresses of another network",
     },
 }

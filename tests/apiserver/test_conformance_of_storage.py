@@ -7,22 +7,15 @@ from support.embedded_apiserver import MERGE
 
 Json = dict[str, Any]
 
-_UNUSED = {"warning 299": "there are no drivers, and no HTTP proxy"}
 _ADDRESSES = {
     ".spec.clusterIP": "the range of Services is another",
     ".nodePort": "it is random",
-    "warning 299": "there is no load balancer",
 }
 EXPECTED_DIFFERENCES: dict[str, dict[str, str]] = {
-    "inline_volumes": _UNUSED,
-    "statuses_of_attachments": _UNUSED,
-    "volumes": {"warning": "recycling is not deprecated"},
-    "statuses_of_ingresses": _UNUSED,
     "statuses_of_services": _ADDRESSES,
-    "attribute_classes": _UNUSED,
-    "drivers": {**_UNUSED, ".generation": "there are no drivers"},
+    "drivers": {".generation": "there are no drivers"},
     "names": {
-        "warning": "Endpoints are not deprecated",
+        "v1 Endpoints is deprecated": "Endpoints are not deprecated",
         "is about": "the suffix is random",
         ".metadata.name": "likewise",
         ".spec.clusterIP": "the range of Services is another",

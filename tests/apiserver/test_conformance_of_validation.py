@@ -21,15 +21,7 @@ from batholith.model.names import (
 
 Json = dict[str, Any]
 
-EXPECTED_DIFFERENCES: dict[str, dict[str, str]] = {
-    "pod_level_resources": {"warning ": "the limits of containers alone are enforced"},
-    "ingress_classes": {"warning ": "there is no HTTP proxy"},
-    "ingresses": {"warning ": "likewise"},
-    "storage_capacities": {"warning ": "there are no drivers"},
-    "stateful_set_volumes": {"volumeDevices has no effect": "there are no block devices"},
-    "volume_attachments": {"warning ": "likewise"},
-}
-CONVERSATIONS = Conversations(EXPECTED_DIFFERENCES)
+CONVERSATIONS = Conversations({})
 
 _SERVED_BY = {"namespace": "default", "name": "s"}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.api_servers import ServerFactory
-from support.embedded_apiserver import MAPS, Server, definition
+from support.embedded_apiserver import MAPS, MERGE, RawResponse, Server, config_map, definition
 from support.field_ownership import APPLY
 from support.polling import wait_until_equal
 
@@ -18,6 +18,12 @@ POD = b"""{
         "containers": [{"name": "c", "image": "i", "image": "i", "ports": [], "wrong": [{"a": 1}]}]
     }
 }"""
+QUOTED_COLONS = rb'{"metadata":{"name":"n"},"data":{"a":"\":","b":":\":"}}'
+REPEATED_KEY = b"""metadata: {name: nn}
+kind: ConfigMap
+apiVersion: v1
+data: {a: "1", a: "2"}
+"""
 OF_THE_POD = (
     'unknown field "spec.nope"',
     'duplicate field "spec.hostname"',
@@ -75,3 +81,42 @@ async def test_an_apply_may_be_yaml_that_looks_like_json(server: Server) -> None
     refused = await server.request("PATCH", strict, twice, content_type=APPLY)
     assert refused.status == 400
     assert 'key "a" already set in map' in refused.body["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "content_type", "body", "text"),
+    [
+        ("POST", "application/json", b'{"metadata":{"name":"n"},"data":{"a":"1","a":"2"}}',
+         'duplicate field "data.a"'),
+        ("POST", "application/json", b'{"metadata" :{"name":"n"},"data" :{"a" :"1","a" :"2"}}',
+         'duplicate field "data.a"'),
+        ("POST", "application/json", b'{"metadata":{"name":"n"},"data":{"a":"1","\\u0061":"2"}}',
+         'duplicate field "data.a"'),
+        ("POST", "application/json", QUOTED_COLONS, ""),
+        ("POST", "application/yaml", REPEATED_KEY, 'line 4: key "a" already set in map'),
+        ("PATCH", MERGE, b'{"data":{"a":"1","a":"2"}}', 'duplicate field "data.a"'),
+        ("PATCH", "application/strategic-merge-patch+json", b'{"data":{"a":"1","a":"2"}}',
+         'duplicate field "data.a"'),
+        ("PATCH", "application/json-patch+json",
+         b'[{"op":"add","path":"/data","path":"/data/b","value":"x"}]',
+         'json patch duplicate field "[0].path"'),
+        ("PATCH", "application/json-patch+json",
+         b'[{"op":"add","path":"/data/b","value":"x","more":1}]',
+         'json patch unknown field "[0].more"'),
+    ],
+)  # fmt: skip
+async def test_a_duplicate_field_is_reported_without_a_request(
+    server: Server, method: str, content_type: str, body: bytes, text: str
+) -> None:
+    await server.create(MAPS, config_map("present"))
+    path = f"{MAPS}/present" if method == "PATCH" else MAPS
+
+    async def send(query: str) -> RawResponse:
+        where = f"{path}?dryRun=All{query}"
+        return await server.request(method, where, body, content_type=content_type)
+
+    assert (await send("")).warnings == ([text] if text else [])
+    assert (await send("&fieldValidation=Ignore")).warnings == []
+    strict = await send("&fieldValidation=Strict")
+    assert (strict.status < 400) == (not text)
+    assert not text or text in strict.body["message"]

@@ -47,7 +47,7 @@ async def test_a_patch_with_doubling_copies_is_rejected(server: EmbeddedServer) 
 
 
 async def test_yaml_of_usual_depth_is_decoded(server: EmbeddedServer) -> None:
-    body = b"metadata: {name: y, labels: {a: b}}\ndata:\n  k: |\n    - {}\n"
+    body = b"metadata: {name: plain, labels: {a: b}}\ndata:\n  k: |\n    - {}\n"
     response = await server.request("POST", MAPS, body, content_type="application/yaml")
     assert (response.status, response.body["data"]) == (201, {"k": "- {}\n"})
 

@@ -155,10 +155,10 @@ async def test_large_yaml_is_converted_in_another_process(
 
     monkeypatch.setattr(yaml_process, "to_json", here)
     monkeypatch.setattr(yaml_process, "from_json", here)
-    body = {**config_map("y"), "data": {f"k{i}": "v: ä" for i in range(1000)}}
+    body = {**config_map("large"), "data": {f"k{i}": "v: ä" for i in range(1000)}}
     response = await server.request("POST", MAPS, yaml.safe_dump(body).encode(), content_type=YAML)
     assert (response.status, response.body["data"]) == (201, body["data"])
-    for path in (f"{MAPS}/y", MAPS):
+    for path in (f"{MAPS}/large", MAPS):
         plain = await server.request("GET", path)
         shown = await server.request("GET", path, headers={"Accept": YAML})
         assert shown.headers["Content-Type"] == YAML

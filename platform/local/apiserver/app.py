@@ -97,6 +97,13 @@ COMPONENT_DENIED = "component lacks a right"
 _LONG_RUNNING = frozenset(("attach", "exec", "log", "portforward", "proxy"))
 """Subresources whose requests have no time limit, as watches."""
 
+_CHECKS = ("/ping", "/store")
+"""Paths of single checks below those of health."""
+
+_DOCUMENTS = (
+    "/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/metrics", "/openapi/v2",
+    "/openapi/v3", "/openid/v1/jwks", "/version",
+)  # fmt: skip
 _NOT_FOUND = Response(status=404, body=b"404 page not found\n", content_type=TEXT)
 
 
@@ -250,9 +257,14 @@ class App:
 
     async def _handle_non_resource(self, request: Request) -> Response:
         """Serve discovery, health, metrics and version."""
-        path = request.path.rstrip("/") or "/"
-        if request.method not in ("GET", "HEAD"):
+        found = await self._non_resource(request, request.path.rstrip("/") or "/")
+        if request.method not in ("GET", "HEAD") and found is not _NOT_FOUND:
             raise method_not_allowed()
+        return found
+
+    async def _non_resource(self, request: Request, path: str) -> Response:
+        if path == "/":
+            return Response(body=msgspec.json.encode({"paths": self._paths()}) + b"\n")
         if path == "/version":
             return Response(body=msgspec.json.encode(VERSION) + b"\n")
         if path.split("/")[1] in _HEALTH_CHECKS:
@@ -265,9 +277,19 @@ class App:
             return await self._document(request, path)
         return _NOT_FOUND
 
+    def _paths(self) -> list[str]:
+        """Return the paths outside of the resources, and the groups and versions of these."""
+        served = self.catalog.group_versions()
+        versions = {f"/apis/{group}/{version}" for group, version in served if group}
+        groups = {f"/apis/{group}" for group, _ in served if group}
+        checks = {f"/{name}{check}" for name in _HEALTH_CHECKS for check in ("", *_CHECKS)}
+        return sorted({*_DOCUMENTS, *checks, *groups, *versions})
+
     def _health(self, request: Request, path: str) -> Response:
-        healthy = not path.startswith("/readyz") or (self.ready and self.writable())
         name = path.strip("/").split("/")[0]
+        if path.removeprefix(f"/{name}") not in ("", *_CHECKS):
+            return _NOT_FOUND
+        healthy = not path.startswith("/readyz") or (self.ready and self.writable())
         if "verbose" in request.query:
             mark = "[+]ping ok\n[+]store ok\n" if healthy else "[-]store failed: reason withheld\n"
             text = f"{mark}{name} check {'passed' if healthy else 'failed'}\n"

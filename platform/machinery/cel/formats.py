@@ -23,7 +23,15 @@ _HOSTNAME = re.compile(
     r"[a-zA-Z0-9]([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?(\.[a-zA-Z0-9]([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?)*"
 )
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
-_UUID = re.compile(r"(?i)[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+_UUID = r"(?i)[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}"
+_UUID_OF_VERSION = "(?i)[0-9a-f]{8}-?[0-9a-f]{4}-?%s[0-9a-f]{3}-?%s[0-9a-f]{3}-?[0-9a-f]{12}"
+_COLOR = "(0|[1-9][0-9]?|1[0-9][0-9]?|2[0-4][0-9]|25[0-5])"
+_CARD = re.compile(
+    "(?:4[0-9]{12}(?:[0-9]{3})?|5[1-5][0-9]{14}|"
+    "(222[1-9]|22[3-9][0-9]|2[3-6][0-9]{2}|27[01][0-9]|2720)[0-9]{12}|"
+    "6(?:011|5[0-9][0-9])[0-9]{12}|3[47][0-9]{13}|3(?:0[0-5]|[68][0-9])[0-9]{11}|"
+    r"(?:2131|1800|35\d{3})\d{11}|6[27][0-9]{14})"
+)
 _MAC = re.compile(r"(?i)[0-9a-f]{2}([:-][0-9a-f]{2}){5,7}")
 
 
@@ -35,8 +43,38 @@ def _is_base64(text: str) -> bool:
     return bool(text) and accepts(partial(base64.b64decode, validate=True))(text)
 
 
+def _matches(pattern: str) -> Callable[[str], bool]:
+    compiled = re.compile(pattern, re.ASCII)
+    return lambda text: compiled.fullmatch(text) is not None
+
+
+def _is_card_number(text: str) -> bool:
+    """Return whether a text is a number of a known kind of card with the right last digit."""
+    digits = re.sub(r"[^0-9]+", "", text)
+    if _CARD.fullmatch(digits) is None:
+        return False
+    doubled = (sum(divmod(2 * int(each), 10)) for each in digits[-2::-2])
+    return (sum(map(int, digits[-1::-2])) + sum(doubled)) % 10 == 0
+
+
+def _is_isbn10(text: str) -> bool:
+    digits = re.sub(r"[\s-]+", "", text)
+    if re.fullmatch(r"[0-9]{9}[0-9X]", digits) is None:
+        return False
+    values = (10 if each == "X" else int(each) for each in digits)
+    return sum(index * each for index, each in enumerate(values, 1)) % 11 == 0
+
+
+def _is_isbn13(text: str) -> bool:
+    digits = re.sub(r"[\s-]+", "", text)
+    if re.fullmatch(r"[0-9]{13}", digits) is None:
+        return False
+    return sum((1, 3)[index % 2] * int(each) for index, each in enumerate(digits)) % 10 == 0
+
+
 FORMATS: dict[str, Callable[[str], bool]] = {
     "date-time": accepts(times.parse),
+    "password": lambda text: True,
     "datetime": accepts(times.parse),
     "date": accepts(date.fromisoformat),
     "duration": accepts(durations.parse),
@@ -47,10 +85,30 @@ FORMATS: dict[str, Callable[[str], bool]] = {
     "cidr": accepts(lambda text: ipaddress.ip_network(text, strict=False)),
     "hostname": lambda text: bool(_HOSTNAME.fullmatch(text)),
     "email": lambda text: bool(_EMAIL.fullmatch(text)),
-    "uuid": lambda text: bool(_UUID.fullmatch(text)),
+    "uuid": _matches(_UUID),
+    "uuid3": _matches(_UUID_OF_VERSION % ("3", "[0-9a-f]")),
+    "uuid4": _matches(_UUID_OF_VERSION % ("4", "[89ab]")),
+    "uuid5": _matches(_UUID_OF_VERSION % ("5", "[89ab]")),
+    "bsonobjectid": _matches(r"[0-9a-fA-F]{24}"),
+    "creditcard": _is_card_number,
+    "hexcolor": _matches(r"#?([0-9a-fA-F]{3}|[0-9a-fA-F]{6})"),
+    "isbn": lambda text: _is_isbn10(text) or _is_isbn13(text),
+    "isbn10": _is_isbn10,
+    "isbn13": _is_isbn13,
+    "k8s-long-name": lambda text: not validation.dns1123_subdomain_error(text),
+    "k8s-short-name": lambda text: not validation.dns1123_label_error(text),
+    "rgbcolor": _matches(rf"rgb\(\s*{_COLOR}\s*,\s*{_COLOR}\s*,\s*{_COLOR}\s*\)"),
+    "ssn": _matches(r"\d{3}[- ]\d{2}[- ]\d{4}"),
     "mac": lambda text: bool(_MAC.fullmatch(text)),
 }
-"""Checks by format; other formats, such as ``password``, have no effect."""
+"""Checks by format; unknown formats have no effect."""
+
+_BY_NAME = {name.replace("-", ""): fits for name, fits in FORMATS.items()}
+
+
+def format_named(name: str) -> Callable[[str], bool] | None:
+    """Return the check of a format, whose name may have hyphens anywhere."""
+    return _BY_NAME.get(name.replace("-", ""))
 
 
 def _prefix(error: Callable[[str], str]) -> Callable[[str], str]:

@@ -3,7 +3,8 @@
 from typing import Any
 
 from ....model.names import Resource
-from ..errors.fields import FieldError
+from ..current_time import now
+from ..errors.fields import FieldError, required
 from ..errors.fields import invalid as invalid_field
 from ..errors.status import bad_request, invalid
 from ..http.auth import AUDIENCE, Authenticator, User
@@ -17,6 +18,7 @@ _ATTRIBUTES_CONFLICT = (
     "exactly one of nonResourceAttributes or resourceAttributes must be specified"
 )
 
+_KEPT_METADATA = ("namespace", "managedFields")
 _NODE_RULES = "node authorizer does not support user rule resolution"
 
 
@@ -42,10 +44,13 @@ def review(
         status = _review_token(spec, authenticator)
     elif resource.kind == "SelfSubjectReview":
         status = {"userInfo": user.to_user_info()}
+        obj["metadata"]["creationTimestamp"] = now()
     elif resource.kind == "SelfSubjectRulesReview":
         status = _rules(spec, user, authorizer)
+        obj["spec"] = {}
     else:
-        errors = _check_access(resource.kind, spec, namespace)
+        errors = _check_metadata(obj["metadata"])
+        errors += _check_access(resource.kind, spec, namespace)
         if errors:
             raise invalid(Resource(resource.group, resource.version, "", ""), "", errors)
         subject = user if resource.kind == "SelfSubjectAccessReview" else _reviewed_user(spec)
@@ -121,6 +126,11 @@ def _rules(spec: Json, user: User, authorizer: Authorizer) -> Json:
     }
 
 
+def _check_metadata(metadata: Json) -> list[FieldError]:
+    given = {key: each for key, each in metadata.items() if each and key not in _KEPT_METADATA}
+    return [invalid_field("metadata", given, "must be empty")] if given else []
+
+
 def _check_access(kind: str, spec: Json, namespace: str) -> list[FieldError]:
     errors = []
     attributes, other = (spec.get(f"{each}Attributes") for each in ("resource", "nonResource"))
@@ -132,9 +142,27 @@ def _check_access(kind: str, spec: Json, namespace: str) -> list[FieldError]:
     if kind != "SelfSubjectAccessReview" and not (spec.get("user") or spec.get("groups")):
         text = "at least one of user or group must be specified"
         errors.append(invalid_field("spec.user", "", text))
+    for key in ("fieldSelector", "labelSelector"):
+        errors += _check_selector((attributes or {}).get(key), f"spec.resourceAttributes.{key}")
     if kind == "LocalSubjectAccessReview":
         errors += _check_local(attributes, namespace)
+        if other is not None:
+            text = "disallowed on this kind of request"
+            errors.append(invalid_field("spec.nonResourceAttributes", other, text))
     return errors
+
+
+def _check_selector(selector: Json | None, path: str) -> list[FieldError]:
+    if selector is None:
+        return []
+    raw, requirements = selector.get("rawSelector"), selector.get("requirements")
+    if raw and requirements:
+        text = "may not specified at the same time as requirements"
+        return [invalid_field(f"{path}.rawSelector", raw, text)]
+    if not raw and not requirements:
+        text = f"when {path} is specified, requirements or rawSelector is required"
+        return [required(f"{path}.requirements", text)]
+    return []
 
 
 def _check_local(attributes: Any, namespace: str) -> list[FieldError]:

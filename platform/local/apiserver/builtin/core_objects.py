@@ -1,6 +1,5 @@
 """Defaults and validation of the other built-in kinds that clients create."""
 
-import base64
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any
@@ -13,10 +12,10 @@ from ..errors.fields import (
     forbidden,
     invalid,
     not_supported,
-    required,
     too_long,
 )
 from ..kinds.groups import RBAC
+from . import event_conversion
 from .volume_validation import claim_spec_errors
 
 Json = dict[str, Any]
@@ -65,9 +64,13 @@ def prepare_namespace_for_update(obj: Json, old: Json) -> None:
 
 
 def default_node(obj: Json) -> None:
-    """Default a node's allocatable resources to its capacity."""
+    """Default a node's allocatable resources to its capacity, and its ranges to the first."""
     status = obj.get("status") or {}
-    status.pop("config", None)  # kubelets no longer support dynamic configuration
+    spec = obj.get("spec") or {}
+    for owner, key in ((status, "config"), (spec, "configSource")):
+        owner.pop(key, None)  # kubelets no longer support dynamic configuration
+    if (first := spec.get("podCIDR")) and not spec.get("podCIDRs"):
+        spec["podCIDRs"] = [first]
     if "capacity" in status and "allocatable" not in status:
         status["allocatable"] = dict(status["capacity"])
 
@@ -90,19 +93,17 @@ def validate_node(obj: Json, old: Json | None) -> list[FieldError]:
     return errors
 
 
-def default_secret(obj: Json) -> None:
-    """Set a Secret's type, and move ``stringData`` to its data."""
-    obj.setdefault("type", "Opaque")
-    if texts := obj.pop("stringData", None):
-        data = obj.setdefault("data", {})
-        for key, text in texts.items():
-            data[key] = base64.b64encode(text.encode()).decode()
+def node_warnings(obj: Json, old: Json | None) -> list[str]:
+    """Warn of fields of a node that are not used any more."""
+    if not (obj.get("spec") or {}).get("externalID"):
+        return []
+    return ["spec.externalID: this field is deprecated, and is unused by Kubernetes"]
 
 
 def validate_config_map(obj: Json, old: Json | None) -> list[FieldError]:
     """Validate keys, size and immutability of a ConfigMap."""
     data, binary = obj.get("data", {}), obj.get("binaryData", {})
-    errors = _validate_keys(data, "data") + _validate_keys(binary, "binaryData")
+    errors = validate_keys(data, "data") + validate_keys(binary, "binaryData")
     errors += [
         invalid(f"data[{key}]", key, "duplicate of key present in binaryData")
         for key in data.keys() & binary.keys()
@@ -111,31 +112,11 @@ def validate_config_map(obj: Json, old: Json | None) -> list[FieldError]:
     size += sum(len(text) * 3 // 4 for text in binary.values())
     if size > DATA_LIMIT:
         errors.append(too_long("", DATA_LIMIT))
-    return errors + _validate_immutable(obj, old, ("data", "binaryData"))
+    return errors + validate_immutable(obj, old, ("data", "binaryData"))
 
 
-def validate_secret(obj: Json, old: Json | None) -> list[FieldError]:
-    """Validate keys, size, type and immutability of a Secret."""
-    data = obj.get("data", {})
-    errors = _validate_keys(data, "data")
-    if sum(len(text) * 3 // 4 for text in data.values()) > DATA_LIMIT:
-        errors.append(too_long("data", DATA_LIMIT))
-    for needed, keys in (
-        ("kubernetes.io/dockerconfigjson", (".dockerconfigjson",)),
-        ("kubernetes.io/tls", ("tls.crt", "tls.key")),
-        ("kubernetes.io/ssh-auth", ("ssh-privatekey",)),
-    ):
-        if obj.get("type") == needed:
-            errors += [required(f"data[{key}]") for key in keys if key not in data]
-    annotations = obj["metadata"].get("annotations") or {}
-    if obj.get("type") == TOKEN_SECRET_TYPE and not annotations.get(ACCOUNT_NAME_ANNOTATION):
-        errors.append(required(f"metadata.annotations[{ACCOUNT_NAME_ANNOTATION}]"))
-    if old is not None and obj.get("type") != old.get("type"):
-        errors.append(invalid("type", obj.get("type"), IMMUTABLE))
-    return errors + _validate_immutable(obj, old, ("data",))
-
-
-def _validate_keys(data: Json, path: str) -> list[FieldError]:
+def validate_keys(data: Json, path: str) -> list[FieldError]:
+    """Validate the keys of the data of a ConfigMap or Secret."""
     return [
         invalid(f"{path}[{key}]", key, problem)
         for key in data
@@ -143,7 +124,8 @@ def _validate_keys(data: Json, path: str) -> list[FieldError]:
     ]
 
 
-def _validate_immutable(obj: Json, old: Json | None, keys: tuple[str, ...]) -> list[FieldError]:
+def validate_immutable(obj: Json, old: Json | None, keys: tuple[str, ...]) -> list[FieldError]:
+    """Validate that an immutable ConfigMap or Secret stays as it is."""
     if old is None or not old.get("immutable"):
         return []
     text = "field is immutable when `immutable` is set"
@@ -166,7 +148,7 @@ def default_service(obj: Json) -> None:
             port["targetPort"] = port.get("port", 0)
     if kind != "ExternalName":
         spec.setdefault("internalTrafficPolicy", "Cluster")
-    if kind in ("NodePort", "LoadBalancer"):
+    if kind in ("NodePort", "LoadBalancer") or (kind == "ClusterIP" and spec.get("externalIPs")):
         spec.setdefault("externalTrafficPolicy", "Cluster")
     if kind == "LoadBalancer":
         spec.setdefault("allocateLoadBalancerNodePorts", True)
@@ -363,6 +345,8 @@ def validate_event(obj: Json, old: Json | None) -> list[FieldError]:
     if about != namespace and not (not about and namespace in ("default", "kube-system")):
         text = "does not match event.namespace"
         return [invalid("involvedObject.namespace", about, text)]
+    if obj.get("eventTime"):
+        return event_conversion.detail_errors(obj, "reportingComponent", obj.get("message"))
     return []
 
 

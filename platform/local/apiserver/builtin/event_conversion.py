@@ -5,6 +5,7 @@ Both hold the same data; some fields have other names, and times have microsecon
 
 from typing import Any
 
+from ....model import validation
 from ..errors.fields import IMMUTABLE, FieldError, invalid, required
 
 Json = dict[str, Any]
@@ -20,7 +21,11 @@ _NAMES = {
     "deprecatedCount": "count",
     "reportingController": "reportingComponent",
 }
-_REQUIRED = ("reportingController", "reportingInstance", "action", "reason", "eventTime")
+_DEPRECATED = (
+    "deprecatedFirstTimestamp", "deprecatedLastTimestamp", "deprecatedCount", "deprecatedSource",
+)  # fmt: skip
+_DETAILS = ("reportingInstance", "action", "reason")
+_MAX_DETAIL, _MAX_NOTE = 128, 1024
 _CHANGING = frozenset(("apiVersion", "kind", "metadata", "series"))
 _BACK = {core: new for new, core in _NAMES.items()}
 
@@ -41,15 +46,37 @@ def from_core(event: Json) -> Json:
     return {**shown, "apiVersion": API_VERSION}
 
 
+def detail_errors(event: Json, controller: str, note: str | None) -> list[FieldError]:
+    """Validate what an Event with a time must have; *controller* is the name of that field."""
+    name = event.get(controller) or ""
+    errors = [] if name else [required(controller)]
+    if problem := validation.qualified_name_error(name):
+        errors.append(invalid(controller, name, problem))
+    for key in _DETAILS:
+        value = event.get(key) or ""
+        if not value:
+            errors.append(required(key))
+        elif len(value.encode()) > _MAX_DETAIL:
+            errors.append(invalid(key, "", f"can have at most {_MAX_DETAIL} characters"))
+    if len((note or "").encode()) > _MAX_NOTE:
+        errors.append(invalid("message", "", f"can have at most {_MAX_NOTE} characters"))
+    return errors
+
+
 def validate_event(event: Json, old: Json | None) -> list[FieldError]:
     """Validate an ``events.k8s.io/v1`` Event, of which only the series may change."""
     errors: list[FieldError] = []
-    if (event.get("series") or {}).get("count", 2) < 2:
-        errors.append(invalid("series.count", "", "should be at least 2"))
+    if (series := event.get("series")) is not None:
+        if series.get("count", 0) < 2:
+            errors.append(invalid("series.count", "", "should be at least 2"))
+        if not series.get("lastObservedTime"):
+            errors.append(required("series.lastObservedTime"))
     if old is None:
-        errors += [required(name) for name in _REQUIRED if not event.get(name)]
-        if not event.get("reportingController"):
-            errors.append(invalid("reportingController", "", "name part must be non-empty"))
+        if not event.get("eventTime"):
+            errors.append(required("eventTime"))
+        errors += detail_errors(event, "reportingController", event.get("note"))
+        given = (_NAMES[name] for name in _DEPRECATED if event.get(name))
+        errors += [invalid(name, "", "needs to be unset") for name in given]
         if event.get("type") not in ("Normal", "Warning"):
             text = f"has invalid value: {event.get('type', '')}"
             errors.append(invalid("type", "", text))

@@ -27,6 +27,16 @@ _CLASS_ANNOTATION = "kubernetes.io/ingress.class"
 _PATH = re.compile(r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+")
 
 
+def ingress_warnings(obj: Json, old: Json | None) -> list[str]:
+    """Warn of the annotation of a new Ingress that names its class."""
+    named = "ingressClassName" in (obj.get("spec") or {})
+    annotations = obj["metadata"].get("annotations") or {}
+    if old is not None or named or _CLASS_ANNOTATION not in annotations:
+        return []
+    text = "is deprecated, please use 'spec.ingressClassName' instead"
+    return [f'annotation "{_CLASS_ANNOTATION}" {text}']
+
+
 def validate_ingress_class(obj: Json, old: Json | None) -> list[FieldError]:
     """Validate an IngressClass, whose controller is immutable."""
     spec = obj.get("spec") or {}

@@ -5,13 +5,15 @@ from typing import Any
 
 from ....model import quantity, validation
 from ....model.quantity import Quantity
-from ....model.resource_names import may_overcommit
+from ....model.resource_names import COMPUTE, may_overcommit
 from ..errors.fields import FieldError, duplicate, forbidden, invalid, required
+from .quota_validation import is_standard
 
 Json = dict[str, Any]
 Amounts = dict[str, Quantity]
 
 _KINDS = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
+_TYPES = ("Pod", "Container", "PersistentVolumeClaim")
 _ONE = quantity.parse(1)
 
 
@@ -23,6 +25,9 @@ def validate_limit_range(obj: Json, old: Json | None) -> list[FieldError]:
         path, kind = f"spec.limits[{index}]", limit.get("type") or ""
         if problem := validation.qualified_name_error(kind):
             errors.append(invalid(f"{path}.type", kind, problem))
+        elif "/" not in kind and kind not in _TYPES:
+            text = "must be a standard limit type or fully qualified"
+            errors.append(invalid(f"{path}.type", kind, text))
         if kind in seen:
             errors.append(duplicate(f"{path}.type", kind))
         seen.add(kind)
@@ -49,8 +54,17 @@ def _validate_limit(limit: Json, kind: str, path: str) -> Iterator[FieldError]:
         for name in found:
             if problem := validation.qualified_name_error(name):
                 yield invalid(f"{path}.{key}[{name}]", name, problem)
+            elif "/" not in name and not _is_known(name, kind):
+                text = "must be a standard resource type or fully qualified"
+                yield invalid(f"{path}.{key}[{name}]", name, text)
     for name in sorted(set().union(*amounts.values())):
         yield from _compare({key: found.get(name) for key, found in amounts.items()}, name, path)
+
+
+def _is_known(name: str, kind: str) -> bool:
+    if kind in ("Pod", "Container"):
+        return name in COMPUTE or name.startswith("hugepages-")
+    return name == "storage" or is_standard(name)
 
 
 _ORDERS = (

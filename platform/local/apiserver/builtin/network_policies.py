@@ -14,6 +14,7 @@ Json = dict[str, Any]
 _RULES = (("ingress", "from"), ("egress", "to"))
 _TYPES = ("Egress", "Ingress")
 _LAST_PORT = 65535
+HOST_BITS = "must not have bits set beyond the prefix length"
 NOT_A_CIDR = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 
 
@@ -30,10 +31,20 @@ def default_network_policy(obj: Json) -> None:
 
 def validate_network_policy(obj: Json, old: Json | None) -> list[FieldError]:
     """Validate a NetworkPolicy."""
-    return list(_spec_errors(obj.get("spec", {})))
+    # What was stored before the rule existed may stay.
+    known = frozenset() if old is None else frozenset(_ranges(old.get("spec", {})))
+    return list(_spec_errors(obj.get("spec", {}), known))
 
 
-def _spec_errors(spec: Json) -> Iterator[FieldError]:
+def _ranges(spec: Json) -> Iterator[str]:
+    for side, peers in _RULES:
+        for rule in spec.get(side, ()):
+            for peer in rule.get(peers, ()):
+                block = peer.get("ipBlock") or {}
+                yield from (block.get("cidr", ""), *block.get("except", ()))
+
+
+def _spec_errors(spec: Json, known: frozenset[str]) -> Iterator[FieldError]:
     yield from _selector_errors(spec.get("podSelector", {}), "spec.podSelector")
     for index, kind in enumerate(spec.get("policyTypes", ())):
         if kind not in _TYPES:
@@ -44,7 +55,7 @@ def _spec_errors(spec: Json) -> Iterator[FieldError]:
             for number, port in enumerate(rule.get("ports", ())):
                 yield from _port_errors(port, f"{path}.ports[{number}]")
             for number, peer in enumerate(rule.get(peers, ())):
-                yield from _peer_errors(peer, f"{path}.{peers}[{number}]")
+                yield from _peer_errors(peer, f"{path}.{peers}[{number}]", known)
 
 
 def _selector_errors(selector: Json, path: str) -> list[FieldError]:
@@ -79,20 +90,20 @@ def _number_errors(number: int, path: str) -> Iterator[FieldError]:
         yield invalid(path, number, f"must be between 1 and {_LAST_PORT}, inclusive")
 
 
-def _peer_errors(peer: Json, path: str) -> Iterator[FieldError]:
+def _peer_errors(peer: Json, path: str, known: frozenset[str]) -> Iterator[FieldError]:
     given = [key for key in ("podSelector", "namespaceSelector", "ipBlock") if key in peer]
     for key in ("podSelector", "namespaceSelector"):
         if key in given:
             yield from _selector_errors(peer[key], f"{path}.{key}")
     if "ipBlock" in given:
-        yield from _block_errors(peer["ipBlock"], f"{path}.ipBlock")
+        yield from _block_errors(peer["ipBlock"], f"{path}.ipBlock", known)
     if not given:
         yield required(path, "must specify a peer")
     elif "ipBlock" in given and len(given) > 1:
         yield forbidden(path, "may not specify both ipBlock and another peer")
 
 
-def _block_errors(block: Json, path: str) -> Iterator[FieldError]:
+def _block_errors(block: Json, path: str, known: frozenset[str]) -> Iterator[FieldError]:
     cidr = block.get("cidr", "")
     if not cidr:
         yield required(f"{path}.cidr")
@@ -101,15 +112,23 @@ def _block_errors(block: Json, path: str) -> Iterator[FieldError]:
     if network is None:
         yield invalid(f"{path}.cidr", cidr, NOT_A_CIDR)
         return
+    if cidr not in known and _has_host_bits(cidr, network):
+        yield invalid(f"{path}.cidr", cidr, HOST_BITS)
     for index, text in enumerate(block.get("except", ())):
         found = _network(text)
         if found is None:
             yield invalid(f"{path}.except[{index}]", text, NOT_A_CIDR)
             return
+        if text not in known and _has_host_bits(text, found):
+            yield invalid(f"{path}.except[{index}]", text, HOST_BITS)
         inside = found.version == network.version and found.network_address in network
         if not inside or found.prefixlen <= network.prefixlen:
             why = "must be a strict subset of `cidr`"
             yield invalid(f"{path}.except[{index}]", text, why)
+
+
+def _has_host_bits(text: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
+    return ipaddress.ip_address(text.partition("/")[0]) != network.network_address
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:

@@ -25,6 +25,18 @@ _ONLY_FILE_SYSTEM = (
 )
 
 
+MOUNT_OPTIONS_ANNOTATION = "volume.beta.kubernetes.io/mount-options"
+"""Annotation that contained a volume's mount options before there was a field."""
+
+_WITH_MOUNT_OPTIONS = frozenset(
+    (
+        "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "gcePersistentDisk",
+        "glusterfs", "iscsi", "nfs", "photonPersistentDisk", "quobyte", "rbd", "vsphereVolume",
+    )
+)  # fmt: skip
+"""Sources of volumes that may have the annotation."""
+
+
 def validate_volume(obj: Json, old: Json | None) -> list[FieldError]:
     """Validate a PersistentVolume, whose source is immutable."""
     spec = obj.get("spec") or {}
@@ -45,8 +57,16 @@ def validate_volume(obj: Json, old: Json | None) -> list[FieldError]:
     ):
         text = "may not be 'recycle' for a hostPath mount of '/'"
         errors.append(forbidden("spec.persistentVolumeReclaimPolicy", text))
-    errors += _affinity_errors(spec)
+    errors += _affinity_errors(spec) + _mount_option_errors(obj)
     return errors + (_update_errors(spec, old.get("spec") or {}) if old is not None else [])
+
+
+def _mount_option_errors(obj: Json) -> list[FieldError]:
+    annotations, spec = obj["metadata"].get("annotations") or {}, obj.get("spec") or {}
+    if MOUNT_OPTIONS_ANNOTATION not in annotations or spec.keys() & _WITH_MOUNT_OPTIONS:
+        return []
+    path = f"metadata.annotations.{MOUNT_OPTIONS_ANNOTATION}"
+    return [forbidden(path, "may not specify mount options for this volume type")]
 
 
 def _capacity_errors(capacity: Json) -> list[FieldError]:

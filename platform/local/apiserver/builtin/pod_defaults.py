@@ -17,6 +17,7 @@ _QOS_RESOURCES = ("cpu", "memory")
 
 def default_pod(pod: Json) -> None:
     """Default a pod."""
+    _unite_addresses(pod.get("status") or {})
     spec = pod.get("spec")
     if spec is None:
         return
@@ -28,6 +29,15 @@ def default_pod(pod: Json) -> None:
         for container in spec.get(name) or ():
             _default_requests(container["resources"])
     default_pod_resources(spec)
+
+
+def _unite_addresses(status: Json) -> None:
+    """Keep the address of a pod equal to the first of its addresses."""
+    address, addresses = status.get("podIP"), status.get("podIPs")
+    if not address and addresses:
+        status["podIP"] = addresses[0].get("ip", "")
+    elif address and (not addresses or addresses[0].get("ip") != address):
+        status["podIPs"] = [{"ip": address}]
 
 
 def default_template(template: Json) -> None:

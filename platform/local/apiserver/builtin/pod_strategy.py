@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors.fields import FieldError, forbidden, invalid, quote
+from ..errors.fields import IMMUTABLE, FieldError, forbidden, invalid, quote
 from ..kinds.info import SubresourceStrategy
 from ..kinds.metadata import validate_annotations
+from .addresses import address_error
 from .known_pod_specs import validate_new_pod_spec
 from .pod_claims import pod_claim_status_errors
 from .pod_validation import validate_pod_spec
@@ -39,8 +40,25 @@ def validate_pod(pod: Json, old: Json | None) -> list[FieldError]:
         return [
             *validate_annotations(pod["metadata"].get("annotations"), "metadata.annotations"),
             *pod_claim_status_errors(pod),
+            *_status_errors(pod.get("status") or {}, old.get("status") or {}),
         ]
     return [*validate_pod_spec(spec, "spec"), *_validate_update(spec, before)]
+
+
+def _status_errors(status: Json, old: Json) -> Iterator[FieldError]:
+    if status == old:
+        return
+    before, quality = old.get("qosClass"), status.get("qosClass")
+    if before and quality != before:
+        yield invalid("status.qosClass", quality, IMMUTABLE)
+    if (observed := status.get("observedGeneration", 0)) < 0:
+        yield invalid("status.observedGeneration", observed, "must be a non-negative integer")
+    for index, each in enumerate(status.get("hostIPs") or ()):
+        path, address = f"status.hostIPs[{index}]", each.get("ip", "")
+        if index == 0 and address != status.get("hostIP", ""):
+            yield invalid(f"{path}.ip", address, "must be equal to `hostIP`")
+        if problem := address_error(address):
+            yield invalid(path, address, problem)
 
 
 def _keep_all_but_ephemeral_containers(pod: Json, old: Json) -> None:
@@ -110,11 +128,12 @@ def _validate_deadline(spec: Json, old: Json) -> list[FieldError]:
 
 def _validate_gates(spec: Json, old: Json) -> list[FieldError]:
     before = [gate.get("name") for gate in old.get("schedulingGates", ())]
-    added = [g.get("name") for g in spec.get("schedulingGates", ()) if g.get("name") not in before]
-    if not added:
-        return []
-    text = f"only deletion is allowed, but found new scheduling gate '{added[0]}'"
-    return [forbidden("spec.schedulingGates", text)]
+    text = "only deletion is allowed, but found new scheduling gate"
+    return [
+        forbidden(f"spec.schedulingGates[{index}].name", f"{text} '{gate.get('name')}'")
+        for index, gate in enumerate(spec.get("schedulingGates", ()))
+        if gate.get("name") not in before
+    ]
 
 
 def _immutable_fields(spec: Json, old: Json) -> Json:

@@ -69,7 +69,8 @@ def quota_warnings(obj: Json, old: Json | None) -> list[str]:
     return found
 
 
-def _is_standard(name: str) -> bool:
+def is_standard(name: str) -> bool:
+    """Whether a name without a domain is that of an amount of Kubernetes."""
     return name in _STANDARD or name.startswith(_HUGE_PAGES)
 
 
@@ -89,7 +90,7 @@ def _validate_name(name: str, path: str) -> Iterator[FieldError]:
     problem = validation.qualified_name_error(name)
     if problem:
         yield invalid(path, name, problem)
-    if "/" in name or _is_standard(name):
+    if "/" in name or is_standard(name):
         return
     if not problem and name != "storage":
         yield invalid(path, name, "must be a standard resource type or fully qualified")
@@ -111,7 +112,7 @@ def _unsupported(scope: str, spec: Json) -> list[str]:
     allowed = _SCOPES.get(scope)
     if allowed is None:
         return []
-    return [name for name in spec.get("hard") or () if _is_standard(name) and name not in allowed]
+    return [name for name in spec.get("hard") or () if is_standard(name) and name not in allowed]
 
 
 def _conflicts(path: str, scopes: list[str], shown: Any) -> Iterator[FieldError]:

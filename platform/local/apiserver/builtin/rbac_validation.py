@@ -1,4 +1,4 @@
-"""Validation of RoleBindings and ClusterRoleBindings."""
+"""Validation of roles and their bindings."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,11 +6,54 @@ from typing import Any
 from ....model import validation
 from ..errors.fields import FieldError, invalid, not_supported, required
 from ..kinds.groups import RBAC
+from .scheduling_validation import validate_selector
 
 Json = dict[str, Any]
 
 _CLUSTER_ROLE = "ClusterRole"
 _ACCOUNT, _USER, _GROUP = "ServiceAccount", "User", "Group"
+
+
+def role_validator(*, namespaced: bool) -> Callable[[Json, Json | None], list[FieldError]]:
+    """Return the validation of Roles, or of ClusterRoles if not *namespaced*."""
+
+    def validate(obj: Json, old: Json | None) -> list[FieldError]:
+        errors: list[FieldError] = []
+        for index, rule in enumerate(obj.get("rules") or ()):
+            errors += _rule_errors(rule, f"rules[{index}]", namespaced=namespaced)
+        if (aggregation := obj.get("aggregationRule")) is not None:
+            selectors, path = aggregation.get("clusterRoleSelectors"), "aggregationRule"
+            path += ".clusterRoleSelectors"
+            if not selectors:
+                text = "at least one clusterRoleSelector required if aggregationRule is non-nil"
+                errors.append(required(path, text))
+            for index, selector in enumerate(selectors or ()):
+                validate_selector(selector, f"{path}[{index}]", errors)
+        return errors
+
+    return validate
+
+
+def _rule_errors(rule: Json, path: str, *, namespaced: bool) -> list[FieldError]:
+    errors = []
+    if not rule.get("verbs"):
+        errors.append(required(f"{path}.verbs", "verbs must contain at least one value"))
+    if urls := rule.get("nonResourceURLs"):
+        where = f"{path}.nonResourceURLs"
+        if namespaced:
+            text = "namespaced rules cannot apply to non-resource URLs"
+            errors.append(invalid(where, urls, text))
+        if any(rule.get(key) for key in ("apiGroups", "resources", "resourceNames")):
+            text = "rules cannot apply to both regular resources and non-resource URLs"
+            errors.append(invalid(where, urls, text))
+        return errors
+    if not rule.get("apiGroups"):
+        text = "resource rules must supply at least one api group"
+        errors.append(required(f"{path}.apiGroups", text))
+    if not rule.get("resources"):
+        text = "resource rules must supply at least one resource"
+        errors.append(required(f"{path}.resources", text))
+    return errors
 
 
 def binding_validator(*, namespaced: bool) -> Callable[[Json, Json | None], list[FieldError]]:

@@ -1,7 +1,7 @@
 """Validation of Services."""
 
 import ipaddress
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ....model import validation
@@ -32,6 +32,8 @@ _MAX_AFFINITY_SECONDS = 86400
 _ONLY_LOAD_BALANCERS = "may only be used when `type` is 'LoadBalancer'"
 _NOT_EXTERNAL = "may not be set for ExternalName services"
 _PORT_RANGE = "must be between 1 and 65535, inclusive"
+
+_HINTS_ANNOTATION = "service.kubernetes.io/topology-aware-hints"
 
 
 def validate_service(obj: Json, old: Json | None) -> list[FieldError]:
@@ -146,6 +148,32 @@ def _port_errors(port: Json, path: str, *, named: bool) -> list[FieldError]:
 
 def _is_port(number: Any) -> bool:
     return isinstance(number, int) and 1 <= number <= 65535
+
+
+def service_warnings(obj: Json, old: Json | None) -> list[str]:
+    """Return kube-apiserver's warnings for what is deprecated in a Service."""
+    spec, found = obj.get("spec") or {}, []
+    if _HINTS_ANNOTATION in (obj["metadata"].get("annotations") or {}):
+        text = "is deprecated, please use service.kubernetes.io/topology-mode instead"
+        found.append(f"annotation {_HINTS_ANNOTATION} {text}")
+    if spec.get("clusterIP") == "None":
+        found += [f"spec.{each} is ignored for headless services" for each in _ignored(spec)]
+    elif spec.get("externalIPs"):
+        text = "is deprecated and may no longer be implemented in some clusters"
+        found.append(f"spec.externalIPs {text}")
+    if spec.get("trafficDistribution") == "PreferClose":
+        text = '"PreferClose" is deprecated; use "PreferSameZone"'
+        found.append(f"spec.trafficDistribution: {text}")
+    return found
+
+
+def _ignored(spec: Json) -> Iterator[str]:
+    """Yield fields that have no effect without an address, as kube-apiserver names them."""
+    for key in ("loadBalancerIP", "externalIPs"):
+        if spec.get(key):
+            yield key
+    if spec.get("sessionAffinity") not in (None, "", "None"):
+        yield "SessionAffinity"
 
 
 def _affinity_errors(spec: Json) -> list[FieldError]:

@@ -39,12 +39,14 @@ from . import (
     quota_validation,
     rbac_validation,
     runtime_classes,
+    secrets,
     service_ranges,
     service_validation,
     slice_validation,
     storage_validation,
     stored_defaults,
     taint_rule_validation,
+    template_warnings,
     volume_warnings,
     webhook_validation,
     workload_validation,
@@ -104,7 +106,13 @@ _REPLICA_SET = StrategyHooks(
     validate_status=_REPLICA_STATUS,
     warnings=workload_warnings.replicas_warnings,
 )
-_ROLE = StrategyHooks(name_rule=validation.path_segment_error)
+
+
+def _role(*, namespaced: bool) -> StrategyHooks:
+    return StrategyHooks(
+        validate=rbac_validation.role_validator(namespaced=namespaced),
+        name_rule=validation.path_segment_error,
+    )
 
 
 def _binding(*, namespaced: bool) -> StrategyHooks:
@@ -136,12 +144,15 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         name_rule=validation.dns1123_label_error,
     ),
     ("", "Node"): StrategyHooks(
-        default=core_objects.default_node, validate=core_objects.validate_node
+        default=core_objects.default_node,
+        validate=core_objects.validate_node,
+        warnings=core_objects.node_warnings,
     ),
     ("", "PersistentVolume"): StrategyHooks(
         default=core_objects.default_volume,
         prepare_for_create=core_objects.prepare_volume_for_create,
         validate=persistent_volumes.validate_volume,
+        warnings=volume_warnings.persistent_volume_warnings,
     ),
     ("", "PersistentVolumeClaim"): StrategyHooks(
         default=core_objects.default_pvc,
@@ -173,7 +184,9 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         warnings=quota_validation.quota_warnings,
     ),
     ("", "Secret"): StrategyHooks(
-        default=core_objects.default_secret, validate=core_objects.validate_secret
+        default=secrets.default_secret,
+        validate=secrets.validate_secret,
+        warnings=secrets.secret_warnings,
     ),
     ("", "Service"): StrategyHooks(
         default=core_objects.default_service,
@@ -181,6 +194,7 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         prepare_for_update=core_objects.prepare_service_for_update,
         validate=service_validation.validate_service,
         validate_status=load_balancers.validate_service_status,
+        warnings=service_validation.service_warnings,
         name_rule=validation.dns1123_label_error,
     ),
     ("", "ServiceAccount"): StrategyHooks(
@@ -208,6 +222,7 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         default=crds.default_crd,
         prepare_for_create=_prepare_crd_for_create,
         validate=crds.validate_crd,
+        warnings=crds.format_warnings,
     ),
     (REGISTRATION, "APIService"): StrategyHooks(
         default=api_services.default_api_service,
@@ -311,6 +326,7 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ("networking.k8s.io", "Ingress"): StrategyHooks(
         validate=ingress_validation.validate_ingress,
         validate_status=load_balancers.validate_ingress_status,
+        warnings=ingress_validation.ingress_warnings,
     ),
     ("networking.k8s.io", "IngressClass"): StrategyHooks(
         default=stored_defaults.default_ingress_class,
@@ -334,9 +350,9 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         validate_status=disruption_validation.validate_status,
         name_rule=validation.path_segment_error,
     ),
-    (RBAC, "ClusterRole"): _ROLE,
+    (RBAC, "ClusterRole"): _role(namespaced=False),
     (RBAC, "ClusterRoleBinding"): _binding(namespaced=False),
-    (RBAC, "Role"): _ROLE,
+    (RBAC, "Role"): _role(namespaced=True),
     (RBAC, "RoleBinding"): _binding(namespaced=True),
     (RESOURCE, "DeviceClass"): StrategyHooks(validate=device_validation.validate_device_class),
     (RESOURCE, "DeviceTaintRule"): StrategyHooks(
@@ -385,6 +401,7 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ("storage.k8s.io", "StorageClass"): StrategyHooks(
         default=core_objects.default_storage_class,
         validate=storage_validation.validate_storage_class,
+        warnings=template_warnings.storage_class_warnings,
     ),
 }
 

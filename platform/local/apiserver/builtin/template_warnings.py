@@ -106,6 +106,16 @@ def _warnings(template: Json, prefix: str, *, of_apparmor: bool = True) -> list[
     return found if _RARE.isdisjoint(spec) else [*found, *_addresses(spec, spec_path)]
 
 
+def storage_class_warnings(obj: Json, old: Json | None) -> list[str]:
+    """Return the warnings for the labels of nodes in the topologies of a StorageClass."""
+    return [
+        f"allowedTopologies[{index}].matchLabelExpressions[{number}].key: {_NODE_LABELS[key]}"
+        for index, term in enumerate(obj.get("allowedTopologies") or ())
+        for number, each in enumerate(term.get("matchLabelExpressions") or ())
+        if (key := each.get("key")) in _NODE_LABELS
+    ]
+
+
 def _containers(spec: Json, path: str) -> Iterator[tuple[Json, str]]:
     for kind in _CONTAINER_LISTS:
         for index, container in enumerate(spec.get(kind) or ()):

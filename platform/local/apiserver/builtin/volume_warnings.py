@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from ....model import quantity
 from ..errors.fields import quote
 from .core_objects import BETA_CLASS_ANNOTATION
+from .persistent_volumes import MOUNT_OPTIONS_ANNOTATION
 
 Json = dict[str, Any]
 
@@ -20,6 +21,11 @@ _PLUGINS = {
     "cephfs": "deprecated in v1.28, non-functional in v1.31+",
     "rbd": "deprecated in v1.28, non-functional in v1.31+",
 }
+_REMOVED_SOURCES = (
+    "photonPersistentDisk", "scaleIO", "storageos", "glusterfs", "rbd", "cephfs",
+)  # fmt: skip
+"""Of them, those of PersistentVolumes that cause warnings."""
+
 _SHOWN = {"storageos": "storageOS"}
 """Names of fields as messages show them, where these differ."""
 
@@ -74,11 +80,35 @@ def size_warnings(claim: Json, path: str) -> Iterator[str]:
 
 def claim_warnings(obj: Json, old: Json | None) -> list[str]:
     """Return warnings for the deprecated annotation of a claim's class, and for its size."""
-    found = list(size_warnings(obj.get("spec", {}), "spec"))
-    if BETA_CLASS_ANNOTATION in (obj["metadata"].get("annotations") or {}):
-        text = 'deprecated since v1.8; use "storageClassName" attribute instead'
-        found.insert(0, f"metadata.annotations[{BETA_CLASS_ANNOTATION}]: {text}")
+    return [*_annotation_warnings(obj), *size_warnings(obj.get("spec", {}), "spec")]
+
+
+def persistent_volume_warnings(obj: Json, old: Json | None) -> list[str]:
+    """Return warnings for what is deprecated in a PersistentVolume."""
+    spec = obj.get("spec") or {}
+    found = _annotation_warnings(obj)
+    if MOUNT_OPTIONS_ANNOTATION in (obj["metadata"].get("annotations") or {}):
+        text = 'deprecated since v1.31; use "mountOptions" attribute instead'
+        found.append(f"metadata.annotations[{MOUNT_OPTIONS_ANNOTATION}]: {text}")
+    if spec.get("persistentVolumeReclaimPolicy") == "Recycle":
+        text = (
+            "The Recycle reclaim policy is deprecated. Instead, the recommended approach is to "
+            "use dynamic provisioning."
+        )
+        found.append(f"spec.persistentVolumeReclaimPolicy: {text}")
+    found += [
+        f"spec.{_SHOWN.get(name, name)}: {_PLUGINS[name]}"
+        for name in _REMOVED_SOURCES
+        if name in spec
+    ]
     return found
+
+
+def _annotation_warnings(obj: Json) -> list[str]:
+    if BETA_CLASS_ANNOTATION not in (obj["metadata"].get("annotations") or {}):
+        return []
+    text = 'deprecated since v1.8; use "storageClassName" attribute instead'
+    return [f"metadata.annotations[{BETA_CLASS_ANNOTATION}]: {text}"]
 
 
 def _overlaps(volume: Json) -> Iterator[str]:

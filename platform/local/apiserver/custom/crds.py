@@ -1,8 +1,9 @@
 """Custom resource definitions: defaults, validation and status."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ....machinery.cel.formats import format_named
 from ....model import validation
 from ..errors.fields import (
     IMMUTABLE,
@@ -10,6 +11,7 @@ from ..errors.fields import (
     forbidden,
     invalid,
     not_supported,
+    quote,
     required,
 )
 from ..kinds.webhook_clients import (
@@ -28,6 +30,9 @@ CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
 _STRATEGIES = ("None", "Webhook")
 _SCOPES = ("Cluster", "Namespaced")
+_NUMBERS = {"integer": ("int32", "int64"), "number": ("float", "double")}
+"""Formats of numbers, by type."""
+
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 _IMMUTABLE = (("group",), ("scope",), ("names", "plural"), ("names", "kind"))
 
@@ -270,6 +275,36 @@ def _validate_immutable(spec: Json, old: Json) -> list[FieldError]:
         if new_value != old_value:
             errors.append(invalid(".".join(("spec", *keys)), new_value, IMMUTABLE))
     return errors
+
+
+def format_warnings(crd: Json, old: Json | None) -> list[str]:
+    """Warn of formats in the schemas of a definition that have no effect, if they are new."""
+    found, known = (
+        dict.fromkeys(
+            name
+            for version in each["spec"].get("versions") or ()
+            for name in _unrecognized_formats(_schema(version) or {})
+        )
+        for each in (crd, old or {"spec": {}})
+    )
+    return [f"unrecognized format {quote(name)}" for name in found if name not in known]
+
+
+def _unrecognized_formats(schema: Json) -> Iterator[str]:
+    name, kind = schema.get("format"), schema.get("type") or "string"
+    if name:
+        recognized = name in _NUMBERS.get(kind, ()) or (
+            kind == "string" and format_named(name) is not None
+        )
+        if not recognized:
+            yield name
+    below = [*(schema.get("properties") or {}).values(), schema.get("not")]
+    below += [schema.get("items"), schema.get("additionalProperties")]
+    for junctor in ("allOf", "anyOf", "oneOf"):
+        below += schema.get(junctor) or ()
+    for node in below:
+        if isinstance(node, dict):
+            yield from _unrecognized_formats(node)
 
 
 def is_established(crd: Json) -> bool:

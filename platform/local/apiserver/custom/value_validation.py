@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ....machinery.cel.formats import FORMATS
+from ....machinery.cel.formats import format_named
 from ..errors.fields import (
     FieldError,
     duplicate,
@@ -206,7 +206,7 @@ def _pattern(schema: Mapping[str, Any]) -> Check | None:
 
 def _format(schema: Mapping[str, Any]) -> Check | None:
     name = schema.get("format", "")
-    fits = FORMATS.get(name)
+    fits = format_named(name)
     if fits is None:
         return None
 

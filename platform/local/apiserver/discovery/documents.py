@@ -10,6 +10,14 @@ from ..kinds.info import KindInfo, Subresource
 
 Json = dict[str, Any]
 
+_GROUP_ORDER = (
+    "", "apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io",
+    "authorization.k8s.io", "autoscaling", "batch", "certificates.k8s.io", "networking.k8s.io",
+    "policy", "rbac.authorization.k8s.io", "storage.k8s.io", "admissionregistration.k8s.io",
+    "apiextensions.k8s.io", "coordination.k8s.io", "node.k8s.io", "discovery.k8s.io",
+    "resource.k8s.io", "flowcontrol.apiserver.k8s.io",
+)  # fmt: skip
+
 GROUP_HEAD: Json = {"kind": "APIGroup", "apiVersion": "v1"}
 
 
@@ -79,19 +87,20 @@ def resource_list(kinds: Sequence[KindInfo], api_version: str) -> Json | None:
 
 
 def _by_group_version(kinds: Iterable[KindInfo]) -> dict[str, dict[str, list[KindInfo]]]:
-    """Group kinds by group and version, both in order of first appearance.
+    """Group kinds by group and version, groups in the order of kube-apiserver.
 
-    For a name that several groups have, kubectl takes the first one. So the group of Kubernetes'
-    own PodGroups is the last: ``podgroups`` are those of Volcano.
+    Other groups follow, and versions are in order of first appearance. For a name that several
+    groups have, kubectl takes the first one. So the group of Kubernetes' own PodGroups is the
+    last: ``podgroups`` are those of Volcano.
     """
-    groups: dict[str, dict[str, list[KindInfo]]] = {}
+    groups: dict[str, dict[str, list[KindInfo]]] = {each: {} for each in _GROUP_ORDER}
     for kind in kinds:
         versions = groups.setdefault(kind.resource.group, {})
         versions.setdefault(kind.resource.version, []).append(kind)
     last = NATIVE_PODGROUPS.group
     if last in groups:
         groups[last] = groups.pop(last)
-    return groups
+    return {group: versions for group, versions in groups.items() if versions}
 
 
 def _group(name: str, versions: Mapping[str, object]) -> Json:

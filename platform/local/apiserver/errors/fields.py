@@ -31,6 +31,11 @@ class FieldError(NamedTuple):
 class MalformedError(Exception):
     """The body cannot be decoded as an object of its kind: 400."""
 
+    def __init__(self, text: str, *, reason: str = "") -> None:
+        super().__init__(text)
+        self.reason = reason or text
+        """The error of the decoder alone, without the kind."""
+
 
 def quote(value: Any) -> str:
     """Format *value* for error messages: strings in quotes, other values as JSON."""

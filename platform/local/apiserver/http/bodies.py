@@ -16,6 +16,7 @@ from .negotiation import ACCEPTED
 from .requests import Json, Request
 from .yaml_process import MAX_DEPTH, MAX_VALUES
 
+_SPACED_COLON = re.compile(rb'"[ \t\r\n]+:')
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
@@ -190,6 +191,17 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
 
 
 DUPLICATE, UNKNOWN = "duplicate", "unknown"
+
+
+def may_repeat_fields(body: bytes, value: Any) -> bool:
+    """Whether a JSON document, which was decoded to *value*, may have duplicate keys.
+
+    Each key of the document is followed by a colon, and so is each in the encoding of *value*,
+    which lacks the duplicates. Of a document whose spelling may differ, the result is true.
+    """
+    if _SPACED_COLON.search(body) is not None or b"\\u0022" in body:
+        return True
+    return body.count(b'":') != msgspec.json.encode(value).count(b'":')
 
 
 def duplicate_fields(body: bytes) -> list[str]:

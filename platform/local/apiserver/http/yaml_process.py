@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 import yaml
 
+from .yaml_scalars import Dumper, Loader
+
 MAX_DEPTH = 200
 """Maximum nesting of lists and mappings in a body."""
 
@@ -20,8 +22,6 @@ MAX_VALUES = 100_000
 
 _MEMORY = 2 * 2**30
 _CPU_SECONDS = 60
-_loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 DECODE_ERRORS = (yaml.YAMLError, TypeError, ValueError, RecursionError, msgspec.MsgspecError)
 """Errors that :func:`to_json` may raise."""
@@ -30,7 +30,7 @@ DECODE_ERRORS = (yaml.YAMLError, TypeError, ValueError, RecursionError, msgspec.
 def to_json(body: bytes) -> bytes:
     """Convert YAML to JSON; raises ``DECODE_ERRORS``."""
     _check(body)
-    return msgspec.json.encode(yaml.load(body, Loader=_loader))  # noqa: S506
+    return msgspec.json.encode(yaml.load(body, Loader=Loader))  # noqa: S506
 
 
 def duplicate_keys(body: bytes) -> list[str]:
@@ -39,7 +39,7 @@ def duplicate_keys(body: bytes) -> list[str]:
     *body* must have passed :func:`to_json`.
     """
     found: list[str] = []
-    _find_duplicates(yaml.compose(body, Loader=_loader), found)
+    _find_duplicates(yaml.compose(body, Loader=Loader), found)
     return found
 
 
@@ -68,7 +68,7 @@ def _check(body: bytes) -> None:
         yaml.YAMLError: the document is rejected or malformed.
     """
     depth = values = 0
-    for event in yaml.parse(body, Loader=_loader):
+    for event in yaml.parse(body, Loader=Loader):
         if isinstance(event, yaml.AliasEvent):
             raise yaml.YAMLError("aliases are not supported")
         # A key is a separate node.
@@ -89,7 +89,7 @@ def from_json(data: bytes) -> bytes:
 
 
 def _dump(value: Any) -> bytes:
-    text: str = yaml.dump(value, Dumper=_dumper, sort_keys=True)
+    text: str = yaml.dump(value, Dumper=Dumper, sort_keys=True)
     return text.encode()
 
 

@@ -20,6 +20,8 @@ _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 NameRule = Callable[[str], str]
 """Returns the error of a name, or ``""``."""
 
+_EMPTY_OWNER_FIELD = {"apiVersion": "version must not be empty"}
+
 ANNOTATION_LIMIT = 256 * 1024
 """Maximum bytes of all annotations of one object."""
 
@@ -93,7 +95,7 @@ def _validate_name(metadata: dict[str, Any], name_rule: NameRule) -> list[FieldE
 def _validate_owners(owners: list[dict[str, Any]]) -> list[FieldError]:
     path = "metadata.ownerReferences"
     errors = [
-        invalid(f"{path}.{key}", "", "must not be empty")
+        invalid(f"{path}.{key}", "", _EMPTY_OWNER_FIELD.get(key, "must not be empty"))
         for owner in owners
         for key in ("apiVersion", "kind", "name", "uid")
         if not owner.get(key)
@@ -109,14 +111,15 @@ def _validate_owners(owners: list[dict[str, Any]]) -> list[FieldError]:
 
 
 def _validate_finalizers(finalizers: list[str]) -> list[FieldError]:
-    errors = []
-    for index, name in enumerate(finalizers):
-        path = f"metadata.finalizers[{index}]"
-        if problem := validation.qualified_name_error(name):
-            errors.append(invalid(path, name, problem))
+    path = "metadata.finalizers"
+    errors = [
+        invalid(path, name, problem)
+        for name in finalizers
+        if (problem := validation.qualified_name_error(name))
+    ]
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
         text = "finalizers orphan and foregroundDeletion cannot be both set"
-        errors.append(invalid("metadata.finalizers", finalizers, text))
+        errors.append(invalid(path, finalizers, text))
     return errors
 
 

@@ -7,6 +7,7 @@ and times are canonicalized.
 
 import base64
 import functools
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -31,6 +32,7 @@ _EMPTY: Mapping[str, Any] = {
     "double": 0,
     "bytes": None,
     "Quantity": "0",
+    "QuantityValue": "0",
     "IntOrString": 0,
     "meta.Duration": "0s",
 }
@@ -107,12 +109,11 @@ def _read(message: str, value: Any, resource: Resource, path: str) -> list[str]:
     try:
         _struct(message)(value, unknown)
     except _WrongTypeError as wrong:
-        if path:
-            wrong.path.insert(0, path)
-        raise MalformedError(
+        text = (
             f'{resource.kind} in version "{resource.version}" cannot be handled as a '
             f"{resource.kind}: {wrong.message()}"
-        ) from wrong
+        )
+        raise MalformedError(text, reason=wrong.message()) from wrong
     head = [path] if path else []
     return [".".join(head + keys).replace(".[", "[") for keys in unknown]
 
@@ -123,7 +124,10 @@ def _wrong(value: Any, go_type: str) -> _WrongTypeError:
 
 
 def _go_name(type_name: str) -> str:
-    return ".".join(type_name.split(".")[-2:]) if "." in type_name else type_name
+    if "." not in type_name:
+        return type_name
+    package, name = type_name.split(".")[-2:]
+    return f"{'v1' if package == 'meta' else package}.{name}"
 
 
 @functools.cache
@@ -287,8 +291,19 @@ def _int_reader(type_name: str, keep: bool) -> Reader:
     return read
 
 
+def _null_reader(type_name: str, read_item: Reader) -> Reader:
+    """Return the reader of a null in a list or map, which is an empty value of *type_name*."""
+    if type_name.endswith(".ExtraValue"):
+        return _anything
+    if type_name not in _EMPTY and type_name not in _READERS:
+        return lambda value, unknown: read_item({}, unknown)
+    null = "" if type_name == "bytes" else _EMPTY.get(type_name)
+    return lambda value, unknown: null
+
+
 def _list_reader(type_name: str, *, keep: bool) -> Reader:
     read_item = _value_reader(type_name)
+    read_null = _null_reader(type_name, read_item)
     go_type = f"[]{_go_name(type_name)}"
 
     def read(value: Any, unknown: Unknown) -> Any:
@@ -296,7 +311,7 @@ def _list_reader(type_name: str, *, keep: bool) -> Reader:
             raise _wrong(value, go_type)
         mark = len(unknown)
         for index, item in enumerate(value):
-            new = read_item(item, unknown)
+            new = read_null(item, unknown) if item is None else read_item(item, unknown)
             if new is not item:
                 value[index] = new
             if len(unknown) != mark:
@@ -306,33 +321,24 @@ def _list_reader(type_name: str, *, keep: bool) -> Reader:
     return read
 
 
-_NULLS: dict[str, Any] = {"string": "", "bytes": "", "Quantity": "0", "QuantityValue": "0"}
-"""Value for a null in a map, if not an empty object."""
-
-
 def _map_reader(type_name: str, *, keep: bool) -> Reader:
     read_item = _value_reader(type_name)
     go_type = f"map[string]{_go_name(type_name)}"
-    null = _NULLS.get(type_name, {})
+    read_null = _null_reader(type_name, read_item)
     is_text = type_name == "string"
 
     def read(value: Any, unknown: Unknown) -> Any:
         if type(value) is not dict:
             raise _wrong(value, go_type)
         mark = len(unknown)
-        key = ""
-        try:
-            for key, item in value.items():
-                if is_text and type(item) is str:
-                    continue
-                new = null if item is None else read_item(item, unknown)
-                if new is not item:
-                    value[key] = new
-                if len(unknown) != mark:
-                    mark = _prefix(unknown, mark, key)
-        except _WrongTypeError as wrong:
-            wrong.path.insert(0, key)
-            raise
+        for key, item in value.items():
+            if is_text and type(item) is str:
+                continue
+            new = read_null(item, unknown) if item is None else read_item(item, unknown)
+            if new is not item:
+                value[key] = new
+            if len(unknown) != mark:
+                mark = _prefix(unknown, mark, key)
         return value if value or keep else _DROP
 
     return read
@@ -353,11 +359,17 @@ def _quantity(value: Any, unknown: Unknown) -> Any:
     return value if text == value else text
 
 
-def _time_reader(write: Callable[[datetime], str]) -> Reader:
+_MICROS = re.compile(r":[0-9]{2}\.[0-9]{6}(?:Z|[-+][0-9]{2}:[0-9]{2})$")
+"""End of a time with microseconds, as Go's decoder requires it."""
+
+
+def _time_reader(write: Callable[[datetime], str], form: re.Pattern[str] | None = None) -> Reader:
     # An object has few times, and they recur with each of its writes.
     @functools.lru_cache(maxsize=8192)
     def canonical(given: str) -> str:
         try:
+            if form is not None and form.search(given) is None:
+                raise ValueError("a fraction of six digits is required")
             return write(times.parse(given))
         except ValueError as error:
             raise _WrongTypeError(f'parsing time "{given}": {error}') from error
@@ -428,7 +440,7 @@ _READERS: dict[str, Reader] = {
     "QuantityValue": _quantity,
     "IntOrString": _int_or_string,
     "meta.Time": _time_reader(times.format),
-    "meta.MicroTime": _time_reader(times.format_micros),
+    "meta.MicroTime": _time_reader(times.format_micros, _MICROS),
     "meta.Duration": _duration,
     "meta.FieldsV1": _anything,
     "runtime.RawExtension": _anything,

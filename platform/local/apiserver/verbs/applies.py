@@ -142,7 +142,7 @@ def plan_apply(
     )
     obj = {**obj, "metadata": dict(obj.get("metadata") or {})}
     check_name_kept(obj, path.name)
-    metadata = check_body(write_request, obj)
+    metadata = check_body(write_request, obj, patched=True)
     if entry is not None:
         check_version(kind.resource, entry, metadata.get("resourceVersion"))
         return writer.plan_replacement(

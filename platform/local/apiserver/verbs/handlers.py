@@ -16,20 +16,22 @@ from ..errors.status import (
     not_acceptable,
     path_not_found,
 )
+from ..http import yaml_process
 from ..http.auth import Authenticator
 from ..http.bodies import (
     convert_large_yaml,
     decode_ahead,
     decode_body,
     get_object,
+    may_repeat_fields,
     media_type,
 )
 from ..http.negotiation import ACCEPTED, negotiate
 from ..http.offload import YAML_OFFLOAD_THRESHOLD
-from ..http.requests import ObjectPath, Request, Response
+from ..http.requests import Json, ObjectPath, Request, Response
 from ..http.routes import RequestInfo
 from ..kinds.info import KindInfo
-from ..media_types import APPLY_PATCH, JSON
+from ..media_types import APPLY_PATCH, JSON, YAML
 from ..storage.stored_objects import encode, with_managed_fields
 from . import deletes, scale
 from .applies import check_duplicates, convert_large_config, decode_config, plan_apply
@@ -41,6 +43,7 @@ from .options import delete_options, read_options, write_options
 from .patch_bodies import (
     check_content_type,
     mentions_managed_fields,
+    patch_problems,
     patch_size,
     read_patch,
 )
@@ -132,11 +135,11 @@ class Handlers:
             )
         if kind.resource.namespaced and not request_info.object_path.namespace:
             raise method_not_allowed(kind.resource)
-        call = _with_body(request, self._write_request(request, kind, request_info, CREATE))
+        call = self._write_request(request, kind, request_info, CREATE)
         renderer = _renderer(request, kind)
         written = await self.writer.plan_and_execute(
             call,
-            lambda: self.writer.plan_create(call, decode_body(request, kind=kind)),
+            lambda: self.writer.plan_create(*_decoded(request, call)),
             size=len(request.body),
         )
         return await self._written(renderer, written, status=201)
@@ -144,11 +147,11 @@ class Handlers:
     async def _update(
         self, request: Request, kind: KindInfo, request_info: RequestInfo
     ) -> Response:
-        call = _with_body(request, self._write_request(request, kind, request_info, UPDATE))
+        call = self._write_request(request, kind, request_info, UPDATE)
         renderer = _renderer(request, kind)
         written = await self.writer.plan_and_execute(
             call,
-            lambda: self.writer.plan_update(call, decode_body(request, kind=kind)),
+            lambda: self.writer.plan_update(*_decoded(request, call)),
             size=len(request.body),
         )
         return await self._written(renderer, written)
@@ -188,15 +191,14 @@ class Handlers:
         write_request: WriteRequest,
         read_body: Callable[[Request, KindInfo], UpdateFunc],
     ) -> WriteResult:
-        return await self.writer.plan_and_execute(
-            write_request,
-            lambda: self.writer.plan_patch(
-                write_request,
-                read_body(request, write_request.kind),
-                full=mentions_managed_fields(request),
-            ),
-            size=patch_size(request),
-        )
+        def plan() -> PlannedWrite:
+            change, checked = read_body(request, write_request.kind), write_request
+            if checked.options.strict or checked.options.warn:
+                problems = patch_problems(request)
+                checked = msgspec.structs.replace(checked, body_problems=problems)
+            return self.writer.plan_patch(checked, change, full=mentions_managed_fields(request))
+
+        return await self.writer.plan_and_execute(write_request, plan, size=patch_size(request))
 
     async def _delete(
         self, request: Request, kind: KindInfo, request_info: RequestInfo
@@ -355,9 +357,12 @@ class Handlers:
             raise not_acceptable(ACCEPTED)
         call = self._write_request(request, kind, request_info, CREATE)
         obj = decode_body(request, kind=kind)
+        sent = obj.get("metadata")
+        is_namespace_sent = isinstance(sent, dict) and bool(sent.get("namespace"))
         metadata = check_body(call, obj)
         prepare_body(call, obj)
-        metadata.pop("namespace", None)
+        if not kind.resource.namespaced or not is_namespace_sent:
+            metadata.pop("namespace", None)
         reviewed = review(
             kind.resource,
             obj,
@@ -415,11 +420,17 @@ def _renderer(request: Request, kind: KindInfo) -> Renderer:
     return renderer
 
 
-def _with_body(request: Request, write_request: WriteRequest) -> WriteRequest:
-    """Return *write_request* with the body, if its duplicate fields are to be reported."""
-    checked = write_request.options.strict or (
-        write_request.options.warn and write_request.kind.custom
-    )
-    if not checked or media_type(request) != JSON or not request.query.get("fieldValidation"):
-        return write_request
-    return msgspec.structs.replace(write_request, checked_body=request.body)
+def _decoded(request: Request, write_request: WriteRequest) -> tuple[WriteRequest, Json]:
+    """Return the object in the body, and the write with the body if it has duplicate fields."""
+    obj = decode_body(request, kind=write_request.kind)
+    options = write_request.options
+    if not (options.strict or options.warn):
+        return write_request, obj
+    media = media_type(request)
+    if media == JSON and may_repeat_fields(request.body, obj):
+        write_request = msgspec.structs.replace(write_request, checked_body=request.body)
+    elif media == YAML and (lines := tuple(yaml_process.duplicate_keys(request.body))):
+        if options.strict:
+            lines = ("\n  ".join(("yaml: unmarshal errors:", *lines)),)
+        write_request = msgspec.structs.replace(write_request, body_problems=lines)
+    return write_request, obj

@@ -3,12 +3,20 @@
 from functools import partial
 
 from ..errors.status import StatusError, bad_request, unsupported_media
-from ..http.bodies import check_depth_and_size, media_type, parse_json
+from ..http.bodies import (
+    check_depth_and_size,
+    duplicate_fields,
+    may_repeat_fields,
+    media_type,
+    parse_json,
+)
 from ..http.requests import Json, Request
 from ..kinds.info import KindInfo
 from ..kinds.patches import MAX_COPIED, PatchError, json_patch, merge_patch, strategic_merge
 from ..media_types import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
 from .writes import UpdateFunc
+
+_OPERATION_FIELDS = ("op", "from", "path", "value")
 
 
 def check_content_type(request: Request, kind: KindInfo) -> str:
@@ -41,6 +49,29 @@ def patch_size(request: Request) -> int:
     if media_type(request) == JSON_PATCH and (b"copy" in body or b"\\u" in body):
         return MAX_COPIED
     return len(body)
+
+
+def patch_problems(request: Request) -> tuple[str, ...]:
+    """Return texts about duplicate fields of a patch, and unknown ones of JSON operations.
+
+    Raises:
+        StatusError: 400 or 413.
+    """
+    patch = parse_json(request.body)
+    found: list[str] = []
+    if may_repeat_fields(request.body, patch):
+        found += (f'duplicate field "{each}"' for each in duplicate_fields(request.body))
+    if media_type(request) != JSON_PATCH:
+        return tuple(found)
+    if isinstance(patch, list):
+        found += [
+            f'unknown field "[{index}].{key}"'
+            for index, operation in enumerate(patch)
+            if isinstance(operation, dict)
+            for key in operation
+            if key not in _OPERATION_FIELDS
+        ]
+    return tuple(f"json patch {each}" for each in found)
 
 
 def read_patch(request: Request, kind: KindInfo) -> UpdateFunc:

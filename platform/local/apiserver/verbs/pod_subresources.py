@@ -85,10 +85,7 @@ class PodSubresources:
             StatusError: 404, 409, 429, 500.
         """
         eviction = decode_body(request)
-        if (
-            get_object(eviction, "metadata").get("name", write_request.object_path.name)
-            != write_request.object_path.name
-        ):
+        if get_object(eviction, "metadata").get("name") != write_request.object_path.name:
             raise bad_request("name in URL does not match name in Eviction object")
         options = parse_delete_options(get_object(eviction, "deleteOptions"))
         _, entry = self._writer.get_latest(write_request)

@@ -20,11 +20,11 @@ from .writes import Writer
 _KIND = Resource(AUTHENTICATION, "v1", "tokenrequests", "TokenRequest")
 _MIN_SECONDS, _DEFAULT_SECONDS, _MAX_SECONDS = 600, 3600, 2**32
 _BINDABLE = {
-    ("v1", "Pod"): names.PODS,
-    ("v1", "Secret"): names.SECRETS,
-    ("v1", "Node"): names.NODES,
+    "Pod": names.PODS,
+    "Secret": names.SECRETS,
+    "Node": names.NODES,
 }
-"""Kinds of the objects that a token can be bound to, by version and kind."""
+"""Kinds of the objects that a token can be bound to, all of the core group."""
 
 
 class _Reference(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -62,11 +62,14 @@ class TokenRequests:
         _check_type(body)
         path = write_request.object_path
         metadata = get_object(body, "metadata")
-        for field, given in (("name", path.name), ("namespace", path.namespace)):
-            if metadata.get(field) not in (None, "", given):
-                text = f"must match the service account {field} if specified"
-                error = invalid_field(f"metadata.{field}", metadata[field], text)
-                raise invalid(_KIND, path.name, [error])
+        if metadata.get("namespace") not in (None, "", path.namespace):
+            text = "the namespace of the provided object does not match the namespace sent on the"
+            raise bad_request(f"{text} request")
+        if metadata.get("name") not in (None, "", path.name):
+            text = "must match the service account name if specified"
+            raise invalid(
+                _KIND, path.name, [invalid_field("metadata.name", metadata["name"], text)]
+            )
         given_spec = get_object(body, "spec")
         self._writer.admission.node_restriction.check_token(
             write_request.user, path.namespace, path.name, given_spec
@@ -85,6 +88,7 @@ class TokenRequests:
             "metadata": {
                 "name": path.name,
                 "namespace": path.namespace,
+                "uid": account.uid,
                 "creationTimestamp": now(),
             },
             "spec": _Spec(audiences, seconds, spec.bound_object_ref),
@@ -100,9 +104,9 @@ class TokenRequests:
         if reference is None:
             return bound_claims(account)
         version, kind = reference.api_version, reference.kind
-        resource = _BINDABLE.get((version, kind))
+        group, _, short = version.rpartition("/")
+        resource = _BINDABLE.get(kind) if not group else None
         if resource is None:
-            group, _, short = version.rpartition("/")
             raise bad_request(f"cannot bind token to object of type {group}/{short}, Kind={kind}")
         namespace = account.namespace if resource.namespaced else ""
         name, uid = reference.name, reference.uid

@@ -34,6 +34,9 @@ class WriteRequest(msgspec.Struct, kw_only=True):
     checked_body: bytes = b""
     """JSON of the client whose duplicate fields are reported with the unknown ones."""
 
+    body_problems: tuple[str, ...] = ()
+    """Texts about the body that are reported before those about unknown fields."""
+
     responses: WebhookResponses | None = None
     """The responses of webhooks, if any are configured; none for the server's own writes."""
 
@@ -43,11 +46,13 @@ class WriteRequest(msgspec.Struct, kw_only=True):
         return self.object_path.namespace, self.object_path.name
 
 
-def check_body(write_request: WriteRequest, obj: Any) -> Json:
+def check_body(write_request: WriteRequest, obj: Any, *, patched: bool = False) -> Json:
     """Check the type, kind, namespace and name of a body; return its metadata.
 
+    *patched*: it results from a patch.
+
     Raises:
-        StatusError: 400.
+        StatusError: 400, or for patches 422.
     """
     resource, target = write_request.kind.resource, write_request.object_path
     if not isinstance(obj, dict):
@@ -76,7 +81,8 @@ def check_body(write_request: WriteRequest, obj: Any) -> Json:
     if metadata is None:
         metadata = obj["metadata"] = {}
     if not isinstance(metadata, dict):
-        raise bad_request("metadata is no object")
+        prepare_body(write_request, obj, patched=patched)
+        raise bad_request("metadata is no object")  # of a kind that decodes it later
     _check_namespace_and_name(write_request, metadata, target)
     return metadata
 
@@ -117,8 +123,8 @@ def prepare_body(
     try:
         unknown = write_request.kind.prepare(obj, applied=applied)
     except MalformedError as error:
-        raise bad_patch(obj, str(error)) if patched else bad_request(str(error)) from error
-    if not (unknown or write_request.checked_body):
+        raise bad_patch(obj, error.reason) if patched else bad_request(str(error)) from error
+    if not (unknown or write_request.checked_body or write_request.body_problems):
         return
     texts = _field_errors(write_request, unknown)
     if not texts:
@@ -143,7 +149,7 @@ def _field_errors(write_request: WriteRequest, unknown: list[str]) -> list[str]:
     """
     texts = {path: f'unknown field "{path}"' for path in unknown}
     if not write_request.checked_body:
-        return list(texts.values())
+        return list(dict.fromkeys([*write_request.body_problems, *texts.values()]))
     fields = field_paths(write_request.checked_body)
     if write_request.kind.custom:
         doubled = [f'duplicate field "{path}"' for path, repeats in fields if repeats]
@@ -165,11 +171,8 @@ def check_name_kept(patched: Json, name: str) -> None:
     """Check that a patch removes neither the object's name nor its metadata.
 
     Raises:
-        StatusError: 400 or 422.
+        StatusError: 400.
     """
-    metadata = patched.get("metadata")
-    if metadata is not None and not isinstance(metadata, dict):
-        raise bad_patch(patched, "metadata is no object")
     if not names_object(patched):
         raise unnamed(name)
 
@@ -199,6 +202,7 @@ def warn_unqualified_finalizers(write_request: WriteRequest, metadata: Json) -> 
     for name in metadata.get("finalizers") or ():
         if (
             write_request.warnings is not None
+            and name
             and "/" not in name
             and name not in (ORPHAN, FOREGROUND)
         ):

@@ -320,7 +320,7 @@ class Writer:
         current = msgspec.json.decode(entry.full()) if full else entry.parse()
         obj = change(write_request.kind.from_stored(current))
         check_name_kept(obj, entry.name)
-        metadata = check_body(write_request, obj)
+        metadata = check_body(write_request, obj, patched=True)
         check_version(write_request.kind.resource, entry, metadata.get("resourceVersion"))
         return self.plan_replacement(write_request, resource_store, entry, obj, patched=True)
 
