@@ -1,5 +1,6 @@
 """Validation of tasks on create and update: dependencies, numbers, partitions, topology."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 
@@ -19,11 +20,11 @@ def dependency_error(tasks: Sequence[TaskSpec]) -> str:
     """Return why the task dependencies are not a DAG, or ``""``."""
     names = {task.name for task in tasks}
     for task in tasks:
-        dependencies = task.depends_on.name if task.depends_on else ()
-        for name in dependencies:
+        dependencies = Counter(task.depends_on.name if task.depends_on else ())
+        for name, count in dependencies.items():
             if name not in names:
                 return f"{NO_DAG}: task {task.name} depends on {name}, which is not a task"
-            if dependencies.count(name) > 1:
+            if count > 1:
                 return f"{NO_DAG}: task {task.name} has duplicate dependency {name}"
     graph = {task.name: task.depends_on.name for task in tasks if task.depends_on}
     if not graph:

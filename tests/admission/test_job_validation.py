@@ -19,6 +19,8 @@ from support.admission import (
 )
 
 from batholith.admission import AdmissionSettings
+from batholith.admission.task_validation import dependency_error
+from batholith.model.job import DependsOn, TaskSpec
 
 Json = dict[str, Any]
 
@@ -189,6 +191,14 @@ def test_min_partitions_determine_min_available() -> None:
 def test_dependencies(dependencies: list[str], expected: str) -> None:
     sent = job(task("a", dependsOn={"name": dependencies}), task("b"))
     check(expected, sent)
+
+
+def test_a_task_with_many_dependencies_is_validated_in_linear_time() -> None:
+    """Quadratic time would be minutes here."""
+    names = tuple(f"t{number}" for number in range(50_000))
+    tasks = [TaskSpec(name=name) for name in names]
+    last = TaskSpec(name="last", depends_on=DependsOn(name=names))
+    assert not dependency_error([*tasks, last])
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from batholith.local.agent.state.environment import (
     ResolvedSources,
     build_environment,
     expand,
+    expand_all,
 )
 from batholith.model.meta import OwnerReference
 from batholith.model.service_network import HOST_RANGES
@@ -96,6 +97,29 @@ def env_of(pod: Pod, sources: ResolvedSources) -> dict[str, str]:
         base={"PATH": "/bin"},
         read_file=lambda ref: ref.key,
     )
+
+
+def test_variables_that_double_again_and_again_are_too_large() -> None:
+    doubling = [{"name": "V0", "value": "x" * 1000}]
+    doubling += [{"name": f"V{n}", "value": f"$(V{n - 1})" * 2} for n in range(1, 60)]
+    pod = decode_pod(manifest("p", container("true", env=doubling)))
+    with pytest.raises(ContainerConfigError, match="larger than"):
+        env_of(pod, ResolvedSources())
+
+
+def test_variables_with_the_same_large_value_are_too_large() -> None:
+    reference = {"configMapKeyRef": {"name": "m", "key": "k"}}
+    env = [{"name": f"V{number}", "valueFrom": reference} for number in range(1000)]
+    pod = decode_pod(manifest("p", container("true", env=env)))
+    sources = ResolvedSources(config_maps={"m": {"k": b"x" * 100_000}})
+    with pytest.raises(ContainerConfigError, match="larger than"):
+        env_of(pod, sources)
+
+
+@pytest.mark.parametrize("arguments", [["$(A)"] * 1000, ["$(A)" * 1000]])
+def test_arguments_with_the_same_large_value_are_too_large(arguments: list[str]) -> None:
+    with pytest.raises(ContainerConfigError, match="larger than"):
+        expand_all(arguments, {"A": "x" * 100_000})
 
 
 def test_environment_combines_all_sources_and_the_last_one_wins() -> None:

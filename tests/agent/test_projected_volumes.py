@@ -10,15 +10,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.agent import container, manifest
+from support.agent import container, decode_pod, manifest
 from support.agent_cluster import AgentCluster, agent_cluster
 from support.api_servers import ServerFactory
 from support.examples import examples
 from support.sandbox import detected_isolation
 
 from batholith.local.agent.runtime.runs import IsolationLevel
+from batholith.local.agent.state.environment import (
+    ContainerConfigError,
+    PodRuntimeInfo,
+    ResolvedSources,
+)
 from batholith.local.agent.volumes import source_manager
-from batholith.local.agent.volumes.projected import ProjectedFile, atomic_write
+from batholith.local.agent.volumes.projected import ProjectedFile, atomic_write, collect_files
 from batholith.machinery.clock import SystemClock, Timer
 from batholith.model.names import CONFIGMAPS, PODS, SECRETS
 
@@ -66,6 +71,18 @@ def test_interrupted_write_is_cleaned_up(tmp_path: Path) -> None:
     (tmp_path / "a").unlink()
     assert not atomic_write(tmp_path, {"a": ProjectedFile(b"1", 0o600)})
     assert visible_files(tmp_path) == {"a": ProjectedFile(b"1", 0o600)}
+
+
+def test_a_volume_that_names_a_large_value_many_times_is_too_large() -> None:
+    field = {"fieldRef": {"fieldPath": "metadata.annotations['a']"}}
+    items = [{"path": f"f{number}"} | field for number in range(1000)]
+    created = manifest(
+        "p", container("true"), volumes=[{"name": "v", "downwardAPI": {"items": items}}]
+    )
+    created["metadata"]["annotations"] = {"a": "x" * 200_000}
+    pod = decode_pod(created)
+    with pytest.raises(ContainerConfigError, match="volume 'v' are larger than"):
+        collect_files(pod.spec.volumes[0], pod, sources=ResolvedSources(), info=PodRuntimeInfo())
 
 
 def reader(script: str) -> Json:

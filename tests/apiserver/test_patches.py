@@ -15,7 +15,7 @@ from batholith.local.apiserver.kinds.patches import (
     merge_patch,
     strategic_merge,
 )
-from batholith.model.names import NODES, PODS, SERVICES, Resource
+from batholith.model.names import CONFIGMAPS, NODES, PODS, SERVICES, Resource
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "strategic-merge.json").read_text())
 RESOURCES = {
@@ -136,3 +136,34 @@ def test_malformed_patches_are_rejected() -> None:
     with pytest.raises(PatchError) as caught:
         json_patch({}, [{}] * 10_001)
     assert caught.value.status == 413
+
+
+def test_many_retained_keys_take_linear_time() -> None:
+    """Quadratic time would be minutes here."""
+    names = [f"k{number}" for number in range(100_000)]
+    document = {"data": dict.fromkeys(names, "")}
+    patch = {"data": {"$retainKeys": names[::-1]}}
+    assert strategic_merge(CONFIGMAPS, document, patch) == document
+
+
+def test_many_items_are_deleted_from_a_list_in_linear_time() -> None:
+    """Quadratic time would be minutes here."""
+    finalizers = [f"a/{number}" for number in range(100_000)]
+    document = {"metadata": {"finalizers": [*finalizers, "a/kept"]}}
+    patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": finalizers[::-1]}}
+    kept = {"metadata": {"finalizers": ["a/kept"]}}
+    assert strategic_merge(CONFIGMAPS, document, patch) == kept
+
+
+def test_a_patch_may_not_copy_a_large_element_again_and_again() -> None:
+    wide = {"name": "c"} | {f"k{number}": 0 for number in range(50_000)}
+    patch = {"spec": {"containers": [wide] + [{"name": "c"}] * 50_000}}
+    with pytest.raises(PatchError) as caught:
+        strategic_merge(PODS, {"spec": {}}, patch)
+    assert caught.value.status == 413
+
+
+def test_a_patch_may_name_an_element_several_times() -> None:
+    patch = {"spec": {"containers": [{"name": "c", f"k{number}": 0} for number in range(500)]}}
+    merged = strategic_merge(PODS, {"spec": {}}, patch)
+    assert [len(each) for each in merged["spec"]["containers"]] == [501]

@@ -12,7 +12,7 @@ from ..runtime.rootfs import Mount
 from ..runtime.runs import POD_VARIABLE, IsolationLevel, LaunchSpec, RunDir
 from ..runtime.users import User
 from ..state.core_types import Container
-from ..state.environment import expand
+from ..state.environment import expand_all
 from ..volumes.volumes import container_mounts
 from .launch_spec import (
     LaunchSpecBuilder,
@@ -45,8 +45,8 @@ class ImageSpecBuilder(LaunchSpecBuilder):
         base = image_environment(image, found.home) | self._service_variables()
         base |= {"HOSTNAME": self.pod.hostname, POD_VARIABLE: self.pod.metadata.uid}
         env = self._environment(container, base)
-        command = [expand(each, env) for each in container.command]
-        args = [expand(each, env) for each in container.args]
+        command = expand_all(container.command, env)
+        args = expand_all(container.args, env)
         directory = container.working_dir or image.process.working_dir or ""
         directory = os.path.normpath("/" + directory.lstrip("/"))
         mount_error, mounts = forbidden_mount(container), list[Mount]()

@@ -26,7 +26,7 @@ from ..runtime.runs import (
 from ..runtime.stop_signals import signal_number
 from ..state import hosts
 from ..state.core_types import Container, FileKeySelector, Pod, Service
-from ..state.environment import ContainerConfigError, PodRuntimeInfo, build_environment, expand
+from ..state.environment import ContainerConfigError, PodRuntimeInfo, build_environment, expand_all
 from ..volumes.env_files import read_variable
 from ..volumes.volumes import container_mounts, link_mounts
 from .node_context import NodeContext
@@ -169,8 +169,8 @@ class LaunchSpecBuilder:
     def _argv(
         self, container: Container, env: Mapping[str, str], mounts: Sequence[Mount]
     ) -> tuple[Sequence[str], str]:
-        command = [expand(each, env) for each in container.command]
-        args = [expand(each, env) for each in container.args]
+        command = expand_all(container.command, env)
+        args = expand_all(container.args, env)
         mount_paths = tuple(f"{mount.target}/" for mount in mounts)
 
         def find(program: str) -> str | None:

@@ -1,7 +1,7 @@
 """Environment of a container: ``$(VAR)``, ConfigMaps and Secrets, fields of the pod."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal
 
@@ -22,6 +22,12 @@ from .core_types import (
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()]*)\))")
 _METADATA_KEY = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 _NAME = re.compile(r"[^=\x00-\x1f]+")
+
+MAX_SIZE = 6 * 2**20
+"""Maximum characters of all arguments, or of all variables: Linux executes nothing with more bytes.
+
+References let a short pod ask for any amount, e.g. if each variable refers twice to the last one.
+"""
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -85,15 +91,43 @@ class PodRuntimeInfo:
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Expand ``$(NAME)``; ``$$`` escapes, and an unknown name stays unchanged."""
+    """Expand ``$(NAME)``; ``$$`` escapes, and an unknown name stays unchanged.
+
+    Raises:
+        ContainerConfigError: the values are too large.
+    """
+    size = 0
 
     def value(match: re.Match[str]) -> str:
+        nonlocal size
         name = match.group(1)
         if name is None:
             return "$"
-        return variables.get(name, match.group(0))
+        found = variables.get(name, match.group(0))
+        size = _add_size(size, found, what="text with references to variables")
+        return found
 
     return _REFERENCE.sub(value, text)
+
+
+def expand_all(texts: Iterable[str], variables: Mapping[str, str]) -> list[str]:
+    """Expand the references in all arguments of a command.
+
+    Raises:
+        ContainerConfigError: the result is too large.
+    """
+    size, expanded = 0, []
+    for text in texts:
+        expanded.append(expand(text, variables))
+        size = _add_size(size, expanded[-1], what="command")
+    return expanded
+
+
+def _add_size(size: int, text: str, *, what: str) -> int:
+    size += len(text)
+    if size > MAX_SIZE:
+        raise ContainerConfigError(f"the {what} is larger than {MAX_SIZE} characters")
+    return size
 
 
 def build_environment(
@@ -110,15 +144,19 @@ def build_environment(
     *read_file* returns a variable in a file of a volume, ``None`` for a missing optional one.
 
     Raises:
-        ContainerConfigError: a required ConfigMap, Secret, key or field is missing.
+        ContainerConfigError: a required ConfigMap, Secret, key or field is missing, or the
+            values are too large.
     """
-    env = dict(base)
+    env, size = dict(base), 0
     for group in container.env_from:
-        env.update(_env_from(pod, group, sources))
+        for name, value in _env_from(pod, group, sources):
+            size = _add_size(size, value, what="environment")
+            env[name] = value
     for variable in container.env:
-        value = _env_value(pod, container, variable, _Scope(sources, info, env, read_file))
-        if value is not None:
-            env[variable.name] = value
+        own = _env_value(pod, container, variable, _Scope(sources, info, env, read_file))
+        if own is not None:
+            size = _add_size(size, own, what="environment")
+            env[variable.name] = own
     return env
 
 

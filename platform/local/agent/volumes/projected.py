@@ -35,6 +35,9 @@ from ..state.environment import (
     resource_value,
 )
 
+MAX_SIZE = 64 * 2**20
+"""Maximum bytes of the files of one volume: a short pod may name one large value many times."""
+
 _FILE_MODE = 0o644
 _DATA_LINK = "..data"
 _NEW_DATA_LINK = "..link"
@@ -71,14 +74,21 @@ def collect_files(
     """Return the files of a volume by path; later sources override earlier ones.
 
     Raises:
-        ContainerConfigError: a required source is missing, or a path leads out of the volume.
+        ContainerConfigError: a required source is missing, a path leads out of the volume, or the
+            files are too large.
     """
     collector = _FileCollector(
         pod, sources, info, volume.projected.default_mode if volume.projected else None
     )
-    files = {path: file for each in projections(volume) for path, file in collector.read(each)}
-    for name in files:
-        _validate_path(name)
+    files, size = dict[str, ProjectedFile](), 0
+    for projection in projections(volume):
+        for path, file in collector.read(projection):
+            size += len(file.content)
+            if size > MAX_SIZE:
+                text = f"the files of the volume {volume.name!r} are larger than {MAX_SIZE} bytes"
+                raise ContainerConfigError(text)
+            _validate_path(path)
+            files[path] = file
     return files
 
 

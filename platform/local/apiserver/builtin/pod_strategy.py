@@ -127,7 +127,7 @@ def _validate_deadline(spec: Json, old: Json) -> list[FieldError]:
 
 
 def _validate_gates(spec: Json, old: Json) -> list[FieldError]:
-    before = [gate.get("name") for gate in old.get("schedulingGates", ())]
+    before = {gate.get("name") for gate in old.get("schedulingGates", ())}
     text = "only deletion is allowed, but found new scheduling gate"
     return [
         forbidden(f"spec.schedulingGates[{index}].name", f"{text} '{gate.get('name')}'")
@@ -143,8 +143,10 @@ def _immutable_fields(spec: Json, old: Json) -> Json:
     for name in _CONTAINER_LISTS:
         rest[name] = [{**container, "image": ""} for container in spec.get(name) or ()]
     # A list that may only grow.
-    kept = spec.get("tolerations", [])
-    rest["tolerations"] = [each for each in old.get("tolerations", ()) if each in kept]
+    kept = {frozenset(each.items()) for each in spec.get("tolerations", ())}
+    rest["tolerations"] = [
+        each for each in old.get("tolerations", ()) if frozenset(each.items()) in kept
+    ]
     if rest.get("terminationGracePeriodSeconds") == 1 and old["terminationGracePeriodSeconds"] < 0:
         rest["terminationGracePeriodSeconds"] = old["terminationGracePeriodSeconds"]
     if old.get("schedulingGates"):

@@ -146,7 +146,7 @@ def _validate_unchanged(metadata: dict[str, Any], old: dict[str, Any]) -> list[F
         if metadata.get(key, "") != old.get(key, "")
     ]
     if old.get("deletionTimestamp"):
-        before = old.get("finalizers") or []
+        before = set(old.get("finalizers") or ())
         added = [name for name in metadata.get("finalizers") or [] if name not in before]
         if added:
             text = (

@@ -7,6 +7,7 @@ The merge keys of lists are in the published schemas, see :mod:`.go_types`. Dire
 
 import functools
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -24,6 +25,15 @@ _DELETE_FROM = "$deleteFromPrimitiveList/"
 PRIMITIVES = ""
 """Used instead of a merge key: the list holds strings or numbers and is merged as a set."""
 
+MAX_VISITED = 2 * 2**20
+"""Maximum entries of objects and lists that one patch merges into.
+
+An object has fewer. They are visited again only if a list of the patch names an element several
+times: each time the element is copied, which takes quadratic time.
+"""
+
+_visited: ContextVar[int] = ContextVar("visited entries", default=0)
+
 
 class PatchError(Exception):
     """A patch cannot be applied."""
@@ -39,12 +49,21 @@ def strategic_merge(resource: Resource, document: Json, patch: Any) -> Json:
     """Apply a strategic merge patch to an object of the built-in kind *resource*.
 
     Raises:
-        PatchError: the patch is not an object, an item has no merge key, or a directive is
-            unknown.
+        PatchError: the patch is not an object, an item has no merge key, a directive is
+            unknown, or merging takes too long.
     """
     if not isinstance(patch, dict):
         raise PatchError(400, "BadRequest", "error decoding patch: the patch must be an object")
+    _visited.set(0)
     return _merge_map(go_types.message_name(resource.api_version, resource.kind), document, patch)
+
+
+def _visit(entries: Mapping[str, Any] | list[Any]) -> None:
+    visited = _visited.get() + len(entries)
+    if visited > MAX_VISITED:
+        text = f"the patch merges into more than {MAX_VISITED} entries of objects and lists"
+        raise PatchError(413, "RequestEntityTooLarge", text)
+    _visited.set(visited)
 
 
 def _failure(message: str) -> PatchError:
@@ -79,11 +98,13 @@ def _merge_map(message: str, document: Json, patch: Json) -> Json:
 
 def _retained(document: Json, keys: Any) -> Json:
     """Return a copy of *document*, with these keys only unless they are ``None``."""
+    _visit(document)
     if keys is None:
         return dict(document)
     if not isinstance(keys, list):
         raise PatchError(400, "BadRequest", f"{_RETAIN} must be a list")
-    return {key: value for key, value in document.items() if key in keys}
+    names = {key for key in keys if isinstance(key, str)}
+    return {key: value for key, value in document.items() if key in names}
 
 
 def _follow_directive(message: str, merged: Json, patch: Json, directive: str) -> bool:
@@ -136,15 +157,15 @@ def _merge_keys(message: str) -> Mapping[str, str]:
 
 def _merge_list(message: str, key: str, old: list[Any], patch: Json) -> list[Any]:
     """Merge the list ``patch[key]`` into *old*, by merge key or as a set."""
+    _visit(old)
     merge_key = _merge_key(message, key)
     changes = patch[key]
     order = patch.get(_ORDER + key)
     if merge_key is None:
         return old
     if merge_key == PRIMITIVES:
-        removed = patch.get(_DELETE_FROM + key) or []
-        kept = [item for item in old if item not in removed]
-        merged = {_id(item, ""): item for item in [*kept, *changes] if item not in removed}
+        removed = {_id(item, "") for item in patch.get(_DELETE_FROM + key) or []}
+        merged = {name: item for item in [*old, *changes] if (name := _id(item, "")) not in removed}
         if order is None:
             order = changes
     else:
