@@ -57,6 +57,26 @@ def test_command_line_depends_on_the_image(
     assert command_line(image, command, args, find=program_found) == expected
 
 
+@pytest.mark.parametrize(
+    ("image", "args", "expected"),
+    [
+        ("example.com/dask:1", ["dask", "worker"], ("dask", "worker")),
+        ("nginx", ["dask", "worker"], ("dask", "worker")),
+        ("example.com/dask:1", ["--host", "::"], RUN_FOREVER),
+        ("example.com/dask:1", ["worker", "dask"], RUN_FOREVER),
+        ("example.com/dask:1", ["python", "-V"], (sys.executable, "-V")),
+    ],
+)
+def test_arguments_that_begin_with_an_installed_program_are_the_command(
+    image: str, args: list[str], expected: tuple[str, ...]
+) -> None:
+    def find(program: str) -> str | None:
+        return "/bin/dask" if program == "dask" else None
+
+    argv = command_line(image, [], args, find=find, is_installed=lambda one: bool(find(one)))
+    assert argv == expected
+
+
 def test_missing_servers_are_replaced_by_placeholders() -> None:
     assert (
         command_line("nginx", ["nginx", "-g", "daemon off;"], [], find=program_missing)

@@ -113,6 +113,17 @@ async def test_images_without_a_command_run_placeholders(cluster: AgentCluster) 
     assert web["status"]["podIP"].startswith("127.")
 
 
+async def test_arguments_of_an_unknown_image_run_if_they_begin_with_a_program(
+    cluster: AgentCluster,
+) -> None:
+    """The entry points of images for Dask, Jupyter and others execute their arguments."""
+    spec = {"restartPolicy": "Never"}
+    for name, args in (("program", ["sh", "-c", "exit 3"]), ("option", ["--fast"])):
+        await cluster.run(manifest(name, container(image="example.com/a:1", args=args), **spec))
+    assert ended(await cluster.phase("program", "Succeeded", "Failed"))["exitCode"] == 3
+    await cluster.wait_event("option", "Placeholder")
+
+
 async def test_container_above_its_memory_limit_is_killed(cluster: AgentCluster) -> None:
     take = "import sys, time; x = b'1' * (int(sys.argv[1]) << 20); print('up'); time.sleep(60)"
     limits = {"limits": {"memory": "128Mi"}}

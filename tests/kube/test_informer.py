@@ -19,7 +19,7 @@ from support.watched_pods import PodsApi, impatient_client, is_watch_list
 
 from batholith.kube.client.client import Client, ClientOptions
 from batholith.kube.client.config import Credentials
-from batholith.kube.informer.informer import EventHandler, Informer, KindSource
+from batholith.kube.informer.informer import EventHandler, Informer, KindSource, OptionalSource
 from batholith.kube.informer.reflector import InformerOptions, Reflector
 from batholith.kube.informer.relist import YIELD_EVERY, Relist
 from batholith.kube.metrics import ClientMetrics
@@ -28,7 +28,7 @@ from batholith.kube.timing import Timing
 from batholith.local.apiserver.verbs import reads
 from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
-from batholith.model.names import NAMESPACES, NODES, PODS
+from batholith.model.names import NAMESPACES, NODES, PODS, Resource
 from batholith.testing import RequestMatcher
 
 
@@ -287,6 +287,25 @@ async def test_outage_is_logged_at_start_and_end(
         ("INFO", "watch re-established"),
     ]
     assert "?" not in vars(caplog.records[0])["error"]
+
+
+async def test_the_absence_of_an_optional_resource_is_logged_once(
+    api: PodsApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its informers ask for it forever, and a warning each minute would hide others."""
+    caplog.set_level(logging.INFO, "batholith.kube.informer.reflector")
+    resource = Resource("example.com", "v1beta1", "widgets", "Widget")
+    delays: list[float] = []
+    async with impatient_client(api, delays) as client:
+        informer = Informer(client, resource, Pod)
+        source = OptionalSource(informer, lambda old, new: None)
+        task = asyncio.create_task(source.run())
+        await wait_for(lambda: len(delays) >= 5)
+        assert informer.is_absent
+        task.cancel()
+        await asyncio.wait([task])
+    (line,) = caplog.records
+    assert (line.levelname, vars(line)["api_version"]) == ("INFO", "example.com/v1beta1")
 
 
 async def test_unreachable_server_is_retried_with_short_backoff() -> None:

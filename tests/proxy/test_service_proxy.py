@@ -323,6 +323,7 @@ async def test_a_port_that_is_in_use_is_reported_and_others_are_served(tmp_path:
                     "Service", "web", "Warning", "ProxyCannotListen",
                 )  # fmt: skip
                 assert f"cannot listen on {spec['clusterIP']}:8080/TCP" in message
+                assert "--pod-network=namespaces" in message
 
 
 async def test_a_privileged_port_is_reported_with_what_helps(

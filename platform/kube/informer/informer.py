@@ -230,7 +230,7 @@ class OptionalSource(KindSource[T]):
 
     def __init__(self, informer: "Informer[T]", handler: EventHandler[T]) -> None:
         super().__init__(informer, handler)
-        informer.is_optional = True
+        informer.set_optional()
 
     async def wait_synced(self) -> None:
         """Wait until the initial list is in the store, or the server refuses to give it."""
@@ -287,8 +287,6 @@ class Informer(Generic[T]):
             on_undecodable=scope.get("on_undecodable", _ignore),
         )
         self._timing = options.timing or client.timing
-        self.is_optional = False
-        """Whether a cluster may lack the resource, or the right to read it."""
 
         self._reflector_task: asyncio.Task[None] | None = None
         self._runners = 0
@@ -313,6 +311,10 @@ class Informer(Generic[T]):
     def remove_event_handler(self, handler: EventHandler[T]) -> None:
         """Remove *handler*, which was added before; it gets no more changes."""
         self._store.remove_event_handler(handler)
+
+    def set_optional(self) -> None:
+        """A cluster may lack the resource, or the right to read it."""
+        self._reflector.is_optional = True
 
     def keep_only(self, wants: Callable[[T], bool]) -> None:
         """Keep only the objects for which *wants* returns True, from now on.
@@ -375,7 +377,7 @@ class Informer(Generic[T]):
     @property
     def is_absent(self) -> bool:
         """Whether the cluster lacks the resource, and may do so."""
-        return self.is_optional and self._reflector.refused.is_set() and not self.synced
+        return self._reflector.is_absent
 
     @property
     def stale_seconds(self) -> float:

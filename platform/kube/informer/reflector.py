@@ -155,7 +155,13 @@ class Reflector(Generic[T]):
         self.refused = asyncio.Event()
         """Set once the server has reported that the resource does not exist, or may not be read."""
         self._failures = FailureLog(self._timing)
-        self._log_fields = {"resource": scope.resource.plural, "namespace": scope.namespace}
+        self._log_fields = {
+            "resource": scope.resource.plural,
+            "api_version": scope.resource.api_version,
+            "namespace": scope.namespace,
+        }
+        self.is_optional = False
+        """Whether a cluster may lack the resource, or the right to read it."""
 
     @property
     def stale_seconds(self) -> float:
@@ -260,8 +266,15 @@ class Reflector(Generic[T]):
             self._relist_task.cancel()
         return None if expired else 0.0
 
+    @property
+    def is_absent(self) -> bool:
+        """Whether the cluster lacks the resource, and may do so."""
+        return self.is_optional and self.refused.is_set() and not self._store.is_synced
+
     def _log_failure(self, message: str, error: Exception) -> None:
         level = self._failures.level(str(error))
+        if level == logging.WARNING and self.is_absent:
+            level = logging.DEBUG  # the first failure has been logged
         log.log(level, message, extra={**self._log_fields, "error": str(error)})
 
     def _log_recovery(self) -> None:

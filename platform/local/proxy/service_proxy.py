@@ -7,6 +7,7 @@ controller, and with the rights of kube-proxy: to read Services and EndpointSlic
 import asyncio
 import errno
 import logging
+import os
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -255,6 +256,12 @@ class ServiceProxy(Controller[ProxyView, Effect]):
             why += (
                 ": only root may use this port; start the cluster as root, or lower the sysctl "
                 "net.ipv4.ip_unprivileged_port_start"
+            )
+        elif error.errno == errno.EADDRINUSE:
+            why = (
+                f"{os.strerror(error.errno)}: another program listens on this port, perhaps that "
+                "of a pod on all addresses: start the cluster with --pod-network=namespaces, or "
+                "choose another port"
             )
         where = f"{host}:{port}/{protocol}"
         message = f"cannot listen on {where}: {why}"

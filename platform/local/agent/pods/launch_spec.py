@@ -178,9 +178,19 @@ class LaunchSpecBuilder:
                 return program  # may be in a volume
             return shutil.which(program, path=env.get("PATH"))
 
+        def is_installed(program: str) -> bool:
+            # A relative path would be that of a file in the agent's own working directory.
+            is_relative_path = "/" in program and not program.startswith("/")
+            return not is_relative_path and bool(shutil.which(program, path=env.get("PATH")))
+
         try:
             argv = images.command_line(
-                container.image, command, args, find=find, interactive=container.stdin
+                container.image,
+                command,
+                args,
+                find=find,
+                is_installed=is_installed,
+                interactive=container.stdin,
             )
             return argv, ""
         except images.ProgramNotFoundError as error:

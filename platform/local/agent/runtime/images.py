@@ -17,6 +17,9 @@ RUN_FOREVER = ("tail", "-f", "/dev/null")
 EXIT_IMMEDIATELY = ("true",)
 """Placeholder for a shell without a terminal: exits immediately with code 0."""
 
+_PYTHON = ("python", "python3")
+"""Programs that every machine has: Batholith's own interpreter replaces a missing one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageProfile:
@@ -103,12 +106,17 @@ def command_line(
     args: Sequence[str],
     *,
     find: Callable[[str], str | None],
+    is_installed: Callable[[str], bool] = lambda program: False,
     interactive: bool = False,
 ) -> tuple[str, ...]:
     """Return the command that runs for the container.
 
     *find* returns the path of a program inside the container, or ``None``. *interactive*: the
     container has an input.
+
+    The entry points of most images for data and ML work (Dask, Jupyter, Prefect) prepare the
+    container and execute the arguments. What the entry point of another image does is not known:
+    arguments are the command if they begin with a program for which *is_installed* is true.
 
     Raises:
         ProgramNotFoundError: the machine lacks the pod's command.
@@ -117,13 +125,14 @@ def command_line(
     if not command and not args:
         shell = profile.interactive_command
         return shell if interactive and shell and find(shell[0]) else profile.default_command
-    if not command and not profile.runs_args:
-        return RUN_FOREVER
     argv = (*command, *args)
+    is_program = argv[0] in _PYTHON or is_installed(argv[0])
+    if not (command or profile.runs_args or is_program):
+        return RUN_FOREVER
     if find(argv[0]):
         return argv
     if argv[0] in profile.servers:
         return RUN_FOREVER
-    if argv[0] in ("python", "python3"):
+    if argv[0] in _PYTHON:
         return (sys.executable, *argv[1:])
     raise ProgramNotFoundError(argv[0])
