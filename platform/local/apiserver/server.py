@@ -462,7 +462,7 @@ def _service_address(config: Config) -> tuple[str, int] | None:
 
 
 def _address_for_pods(config: Config) -> str:
-    """Return ``host:port`` at which pods reach the server, whatever their network."""
+    """Return ``host:port`` at which pods reach the server in any network."""
     service = _service_address(config)
     return _endpoint(config) if service is None else f"{service[0]}:{service[1]}"
 

@@ -121,7 +121,7 @@ class CertificateController(Controller):
             await self._decide(entry, request, wanted)
 
     async def _handle_user(self, entry: StoredObject, request: Json) -> None:
-        """Sign the request of a user, which somebody else has approved."""
+        """Sign the request of a user, which a client has approved."""
         if not _has(request, "Approved"):
             return
         wanted = read_of_user(request)

@@ -55,7 +55,7 @@ def _double(number: int, value: Any) -> bytes:
 
 
 def _any(number: int, value: Any) -> bytes:
-    """Encode any value: as YAML, of which JSON is a part."""
+    """Encode any value as YAML; JSON is YAML, too."""
     return _delimited(number, _delimited(2, msgspec.json.encode(value)))
 
 

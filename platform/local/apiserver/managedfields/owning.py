@@ -287,15 +287,15 @@ def _cap(owners: Owners) -> Owners:
         bucket = identity_of(ANCIENT_CHANGES, UPDATE, version, "")
         if bucket not in owners:
             owners[bucket] = owners.pop(first[version])
-        parts = merged.setdefault(bucket, [owners[bucket].fields])
-        parts.append(owner.fields)
+        unmerged = merged.setdefault(bucket, [owners[bucket].fields])
+        unmerged.append(owner.fields)
         owners[bucket] = Owner(version, owner.fields, owner.time)
         if identity != bucket:
             del owners[identity]
         surplus -= 1
-    for bucket, parts in merged.items():
+    for bucket, unmerged in merged.items():
         last = owners[bucket]
-        owners[bucket] = Owner(last.api_version, union_of(parts), last.time)
+        owners[bucket] = Owner(last.api_version, union_of(unmerged), last.time)
     return owners
 
 
