@@ -319,7 +319,7 @@ _REFUSALS = (
     ),
     ("failed quota", "specify in the containers of the job what the message names"),
 )
-"""Parts of the message of a refused pod, and the next step; the first that is found counts."""
+"""Texts in the message of a refused pod, and the next step; the first that is found counts."""
 
 
 def _unblock(reason: str, message: str) -> str:
@@ -328,7 +328,7 @@ def _unblock(reason: str, message: str) -> str:
         return f"wait, or cancel it and submit it without {what}"
     if reason == Reason.PVC_ERROR:
         return "create the claim, or correct its name in the job"
-    if step := next((step for part, step in _REFUSALS if part in message), ""):
+    if step := next((step for text, step in _REFUSALS if text in message), ""):
         return step
     if "forbidden" in message:
         if _names_missing_object(message):
