@@ -267,7 +267,7 @@ class Supervised(Protocol):
         """Create the supervisor and fork all components."""
         ...
 
-    def usage(self) -> str:
+    def usage(self, *, detached: bool) -> str:
         """Return the message for the user once all are ready."""
         ...
 
@@ -297,7 +297,7 @@ def run_supervised(
             for line in supervised.notices:
                 typer.echo(line)
             supervisor = supervised.start_supervisor(_entry(context))
-            asyncio.run(_supervise(supervisor, usage=supervised.usage()))
+            asyncio.run(_supervise(supervisor, usage=supervised.usage(detached=detach)))
     except (*DATA_DIR_ERRORS, ComponentFailedError, JoinError) as error:
         typer.echo(f"batholith {name}: {error}", err=True)
         raise typer.Exit(1) from None

@@ -221,7 +221,7 @@ class EmbeddedCluster:
         supervisor.fork(entry)
         return supervisor
 
-    def usage(self) -> str:
+    def usage(self, *, detached: bool) -> str:
         """Return the usage message for the user."""
         config = self._data.kubeconfig
         return "\n".join(
@@ -239,8 +239,8 @@ class EmbeddedCluster:
                 '    -d \'{"action": "suspend"}\'',
                 "",
                 *self._pages_usage(),
-                f"  {self.rest_url}/docs lists the REST API. Ctrl-C stops the cluster, as does",
-                f"  {down_command(self._data)}",
+                f"  {self.rest_url}/docs lists the REST API.",
+                stop_usage(self._data, detached=detached),
             ]
         )
 
@@ -509,6 +509,13 @@ def down_command(data: DataDir) -> str:
     if data.root == DataDir.default().root:
         return "batholith down"
     return f"batholith down --data-dir {shlex.quote(str(data.root))}"
+
+
+def stop_usage(data: DataDir, *, detached: bool) -> str:
+    """Return the lines about how to stop what runs in a data directory."""
+    if detached:
+        return f"  To stop it: {down_command(data)}"
+    return f"  Ctrl-C stops it, as does\n  {down_command(data)}"
 
 
 def take_start_space(data: DataDir) -> None:

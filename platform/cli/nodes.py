@@ -259,17 +259,16 @@ class JoinedNode:
             ),
         ]
 
-    def usage(self) -> str:
+    def usage(self, *, detached: bool) -> str:
         """Return the usage message for the user."""
-        from .embedded import down_command
+        from .embedded import stop_usage
 
         return "\n".join(
             [
                 f"This machine is the node {self._membership.node} of {self._membership.server}, "
                 f"with the address {self._address} ({self._data.root})",
                 "",
-                "  Ctrl-C stops it, as does",
-                f"  {down_command(self._data)}",
+                stop_usage(self._data, detached=detached),
             ]
         )
 

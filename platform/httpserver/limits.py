@@ -1,5 +1,7 @@
 """Resource limits of a listener for unauthenticated clients."""
 
+import errno
+import os
 import resource
 from dataclasses import dataclass, fields, replace
 
@@ -79,6 +81,25 @@ def raise_open_files(connections: int) -> None:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def reserve_open_files(count: int) -> None:
+    """Let this process open *count* further files.
+
+    Raises:
+        OSError: its hard limit is too low.
+    """
+    wanted = len(os.listdir("/proc/self/fd")) + count
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise OSError(
+            errno.EMFILE,
+            f"too few open files are allowed: {wanted} are needed, and the limit is {hard};"
+            f" raise it (`ulimit -n {wanted}`)",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _parse_positive(name: str, value: str, *, integer: bool) -> float:

@@ -8,6 +8,7 @@ from typing import Literal, Self
 
 from ..admission.settings import JOB_PLUGINS, AdmissionSettings
 from ..admission.webhooks import webhooks
+from ..httpserver.limits import reserve_open_files
 from ..job_ctrl.plugins import entry_points
 from ..local.agent.settings import SimulationSettings
 from ..local.apiserver.controllers.node_health import NodeLifecycleSettings
@@ -21,6 +22,10 @@ from .apiserver import DEFAULT_NODE_LIFECYCLE, ApiServer, BlockingApiServer
 from .blocking import calling
 from .changes import WAIT_SECONDS, Json
 from .components import Components
+
+_OPEN_FILES = 200
+"""Files that a cluster may open: its components have some 70 connections to its API server, both of
+whose ends are in this process."""
 
 
 class Cluster(ApiServer):
@@ -80,7 +85,10 @@ class Cluster(ApiServer):
 
         Raises:
             ComponentError: one of them ended.
+            OSError: this process may not open enough files.
         """
+        # Without them, connections would wait to be accepted for ever.
+        reserve_open_files(_OPEN_FILES)
         async with AsyncExitStack() as stack:
             await super().__aenter__()
             stack.push_async_callback(super().__aexit__, None, None, None)
@@ -113,6 +121,7 @@ class Cluster(ApiServer):
 
         Raises:
             ComponentError: a component ended.
+            OSError: this process may not open enough files.
         """
         self._blocking = BlockingCluster(self)
         return self._blocking.__enter__()

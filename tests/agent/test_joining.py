@@ -95,7 +95,7 @@ async def enter(
 
     def start() -> str:
         with JoinedNode(data, options) as node:
-            return "\n".join((*node.notices, node.usage()))
+            return "\n".join((*node.notices, node.usage(detached=False)))
 
     return await asyncio.to_thread(start)
 

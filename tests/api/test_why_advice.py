@@ -304,6 +304,35 @@ def test_depends_on_another_job() -> None:
     assert found == (cause, "wait, or cancel it and submit it without the dependency")
 
 
+def test_begins_later() -> None:
+    cause = "begins at 2026-01-31T16:00:00Z"
+    found = advice(reason="WaitingToBegin", message=cause, group=None)
+    assert found == (cause, "wait, or cancel it and submit it without a time to begin")
+
+
+@pytest.mark.parametrize(
+    ("message", "step"),
+    [
+        (
+            'resourceclaim.resource.k8s.io "gpu" not found',
+            "create the claim, or correct its name in the job",
+        ),
+        (
+            'pod "default/train-w-0": ResourceClaim not created yet',
+            "wait until the claim is created; `kubectl describe pod` shows why it is not",
+        ),
+        (
+            "device class gpus does not exist",
+            "create the DeviceClass, or correct its name in the claim",
+        ),
+        ("resourceclaim in use", "wait until the claim is free, or use another one"),
+        ('resourceclaim "gpu" is being deleted', "use another claim"),
+    ],
+)
+def test_claims_of_devices(message: str, step: str) -> None:
+    assert explained("pod", message, pod="train-w-0") == (message, step)
+
+
 def test_gang_incomplete() -> None:
     pods = {"needed": 4, "existing": 3, "ready": 0, "fitting": 3}
     cause, step = explained("gang", "3 of the 4 pods", reason="NotEnoughTasks", pods=pods)
@@ -339,6 +368,15 @@ def test_held_by_gates() -> None:
         (
             'pods is forbidden: User "team" cannot create resource "pods"',
             "ask for a role that permits that, or change what is refused",
+        ),
+        (
+            'pods "train-w-0" is forbidden: no PriorityClass with name high was found',
+            "create what the message names, or correct its name in the job",
+        ),
+        (
+            'pods "train-w-0" is forbidden: error looking up service account team/builder:'
+            ' serviceaccount "builder" not found',
+            "create what the message names, or correct its name in the job",
         ),
         (
             "spec.containers[0].image: Required value",
@@ -451,6 +489,17 @@ def test_command_failing_to_start() -> None:
     assert advice(group="Running", pods=pods) == (
         "1 of 4 pods do not run: train-w-0 cannot start: CreateContainerError: no such file",
         "correct its command or configuration",
+    )
+
+
+@pytest.mark.parametrize(
+    "message", ['secret "login" not found', "couldn't find key user in Secret default/login"]
+)
+def test_configuration_that_does_not_exist(message: str) -> None:
+    pods = [pod(state=waiting("CreateContainerConfigError", message))]
+    assert advice(group="Running", pods=pods) == (
+        f"1 of 4 pods do not run: train-w-0 cannot start: CreateContainerConfigError: {message}",
+        "create what the message names, or correct its name in the job",
     )
 
 

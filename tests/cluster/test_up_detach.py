@@ -73,7 +73,8 @@ async def test_down_and_status_name_the_clusters_in_other_directories(tmp_path: 
     other, empty = tmp_path / "an other", str(tmp_path / "empty")
     async with embedded_cluster.embedded_cluster(other, "--simulate", "1"):
         command = f"batholith down --data-dir '{other}'"
-        assert f"  {command}\n" in (other / "up.log").read_text()
+        usage = (other / "up.log").read_text()
+        assert f"To stop it: {command}\n" in usage and "Ctrl-C" not in usage
         named = f"a cluster is up in {other}; to stop it: {command}"
         outcome = await batholith("down", "--data-dir", empty)
         lines = without_others(outcome.out, tmp_path)

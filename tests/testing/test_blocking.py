@@ -1,5 +1,7 @@
 """A cluster in its own thread, for tests and clients that block."""
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -146,3 +148,35 @@ async def test_the_plugin_imports_nothing_in_runs_that_do_not_use_it(tmp_path: P
     )
     without = ("no:asyncio", "no:anyio", "no:schemathesis", "no:hypothesispytest")
     await passes(tmp_path, *(option for each in without for option in ("-p", each)), "-W", "error")
+
+
+START_WITH_OPEN_FILES = """
+import resource, sys
+from batholith.testing import Cluster
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[1])))
+with Cluster():
+    print("started")
+"""
+
+
+def start_with_open_files(limit: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", START_WITH_OPEN_FILES, str(limit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.process
+def test_a_cluster_raises_the_limit_of_open_files() -> None:
+    started = start_with_open_files(512)
+    assert (started.stdout, started.returncode) == ("started\n", 0), started.stderr
+
+
+@pytest.mark.process
+def test_a_cluster_that_may_open_too_few_files_says_how_to_allow_more() -> None:
+    started = start_with_open_files(128)
+    assert "and the limit is 128; raise it (`ulimit -n 2" in started.stderr
+    assert (started.stdout, started.returncode) == ("", 1)

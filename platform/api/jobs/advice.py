@@ -176,7 +176,24 @@ def _of_pod(found: Explanation, summary: str) -> Advice:
         elif "being deleted" in summary or "has lost" in summary:
             step = "use another claim"
         return Advice(summary, step)
+    if step := _device_claim_step(summary):
+        return Advice(summary, step)
     return Advice(summary, f"remove the field that the message names from pod {found.pod}")
+
+
+def _device_claim_step(summary: str) -> str:
+    """Return the next step about a claim of devices; empty if the reason is another one."""
+    if "device class" in summary and "does not exist" in summary:
+        return "create the DeviceClass, or correct its name in the claim"
+    if 'resourceclaim.resource.k8s.io "' in summary and "not found" in summary:
+        return "create the claim, or correct its name in the job"
+    if "ResourceClaim not created yet" in summary:
+        return "wait until the claim is created; `kubectl describe pod` shows why it is not"
+    if any(each in summary for each in ("resourceclaim in use", "being deallocated")):
+        return "wait until the claim is free, or use another one"
+    if 'resourceclaim "' in summary and "being deleted" in summary:
+        return "use another claim"
+    return ""
 
 
 def _of_scheduler(_: Explanation, summary: str) -> Advice:
@@ -290,24 +307,41 @@ def _exceeds(requested: str, limit: str) -> bool:
 # -- what its controller reports -------------------------------------------------------------------
 
 
+_REFUSALS = (
+    ("webhook", "ask who runs that webhook, or change what it refuses"),
+    (
+        "exceeded quota",
+        "wait until others of the namespace have ended, or ask for a larger ResourceQuota",
+    ),
+    (
+        "violates PodSecurity",
+        "change what the message names, or ask for another level of the namespace",
+    ),
+    ("failed quota", "specify in the containers of the job what the message names"),
+)
+"""Texts in the message of a refused pod, and the next step; the first that is found counts."""
+
+
 def _unblock(reason: str, message: str) -> str:
     if reason == Reason.WAITING:
-        return "wait, or cancel it and submit it without the dependency"
+        what = "a time to begin" if message.startswith("begins at") else "the dependency"
+        return f"wait, or cancel it and submit it without {what}"
     if reason == Reason.PVC_ERROR:
         return "create the claim, or correct its name in the job"
-    if "webhook" in message:
-        return "ask who runs that webhook, or change what it refuses"
-    if "exceeded quota" in message:
-        return "wait until others of the namespace have ended, or ask for a larger ResourceQuota"
-    if "violates PodSecurity" in message:
-        return "change what the message names, or ask for another level of the namespace"
-    if "failed quota" in message:
-        return "specify in the containers of the job what the message names"
+    if step := next((step for text, step in _REFUSALS if text in message), ""):
+        return step
     if "forbidden" in message:
+        if _names_missing_object(message):
+            return "create what the message names, or correct its name in the job"
         return "ask for a role that permits that, or change what is refused"
     if reason == Reason.GANG_UNSATISFIABLE:
         return "correct minAvailable and the replicas of its tasks"
     return "correct what the message names, then use `batholith restart`"
+
+
+def _names_missing_object(message: str) -> bool:
+    """Whether a pod or container is refused because an object that it names does not exist."""
+    return any(each in message for each in ("not found", "was found", "couldn't find key"))
 
 
 # -- its pods --------------------------------------------------------------------------------------
@@ -343,6 +377,9 @@ def _trouble_of(job: JobSummary, pod: JobPod) -> _Trouble | None:
         text = f"{waiting.reason}: {waiting.message}".rstrip(": ")
         if waiting.reason in _IMAGE:
             return _Trouble(0, f"cannot pull its image: {text}", "correct the name of the image")
+        if waiting.reason == "CreateContainerConfigError" and _names_missing_object(text):
+            step = "create what the message names, or correct its name in the job"
+            return _Trouble(1, f"cannot start: {text}", step)
         if waiting.reason in _START:
             return _Trouble(1, f"cannot start: {text}", "correct its command or configuration")
         if waiting.reason == "CrashLoopBackOff":
