@@ -8,14 +8,7 @@ from ....machinery.cel.environment import CompileError
 from ....model import validation
 from ..cel import mutation_objects
 from ..cel.policy_expressions import Expressions
-from ..errors.fields import (
-    FieldError,
-    duplicate,
-    first_positions,
-    invalid,
-    not_supported,
-    required,
-)
+from ..errors.fields import FieldError, duplicate, first_positions, invalid, not_supported, required
 from .expression_validation import check_expression, validate_conditions
 from .scheduling_validation import validate_selector
 from .webhook_validation import check_choice, validate_rule

@@ -1,11 +1,15 @@
 """Content negotiation: media types of requests and responses."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
+from typing import TypeVar
 
 from ..errors.status import not_acceptable
 from ..media_types import JSON, OPENAPI_V2_PROTOBUF, PROTOBUF, YAML
 from .requests import parse_query
+
+Result = TypeVar("Result")
 
 ACCEPTED = (JSON, YAML, PROTOBUF)
 STREAM_TYPES = (f"{JSON};stream=watch", f"{PROTOBUF};stream=watch")
@@ -35,7 +39,21 @@ to 0.29 know the older one alone."""
 _AS_KINDS = frozenset(("Table", "PartialObjectMetadata", "PartialObjectMetadataList"))
 
 
-@lru_cache(maxsize=512)
+_MAX_CACHED_LENGTH = 1024
+
+
+def _cached(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Keep the results of usual headers; long ones would let a client fill the memory."""
+    cached = lru_cache(maxsize=512)(function)
+
+    @wraps(function)
+    def call(accept: str, **options: bool) -> Result:
+        return (cached if len(accept) <= _MAX_CACHED_LENGTH else function)(accept, **options)
+
+    return call
+
+
+@_cached
 def negotiate(accept: str, *, streaming: bool = False) -> OutputFormat:
     """Return the first supported format of an ``Accept`` header.
 
@@ -85,7 +103,7 @@ def _output_format(media: str, parameters: dict[str, str]) -> OutputFormat | Non
     return OutputFormat(shape, yaml=True) if media == YAML else None
 
 
-@lru_cache(maxsize=512)
+@_cached
 def openapi_v2_type(accept: str) -> str:
     """Return the media type of OpenAPI v2: JSON or protobuf.
 
@@ -103,7 +121,7 @@ def openapi_v2_type(accept: str) -> str:
     return JSON
 
 
-@lru_cache(maxsize=512)
+@_cached
 def aggregated_version(accept: str) -> str:
     """Return the version of aggregated discovery to serve; ``""`` for the older documents.
 

@@ -7,12 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ....model import validation
-from ..errors.fields import (
-    FieldError,
-    first_positions,
-    invalid,
-    required,
-)
+from ..errors.fields import FieldError, first_positions, invalid, required
 
 Json = dict[str, Any]
 
