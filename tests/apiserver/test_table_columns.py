@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.api_servers import RealServerFactory
+from support.api_servers import RealServerFactory, ServerFactory
 from support.api_types import TABLE
 from support.embedded_apiserver import Server, embedded_server
 
@@ -61,3 +61,27 @@ async def test_tables_have_the_columns_of_kube_apiserver(
             if wanted != got:
                 differing[f"{resource.group}/{resource.kind}"] = wanted, got
     assert differing == {}
+
+
+async def test_metadata_alone_lacks_the_generation_of_the_template_of_a_daemon_set(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    labels = {"a": "b"}
+    pod = {"containers": [{"name": "c", "image": "i"}]}
+    body = {
+        "metadata": {"name": "d", "annotations": {"note": "kept"}},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+    async with servers.start(tmp_path) as server:
+        await server.create(names.DAEMONSETS.path("default"), body)
+        path = names.DAEMONSETS.path("default", "d")
+        whole = await server.get(path)
+        (row,) = (await server.request("GET", path, headers=TABLE)).body["rows"]
+        partial = {"Accept": TABLE["Accept"].replace("Table", "PartialObjectMetadata")}
+        metadata = (await server.request("GET", path, headers=partial)).body["metadata"]
+    assert names.TEMPLATE_GENERATION in whole["metadata"]["annotations"]
+    for each in (row["object"]["metadata"], metadata):
+        assert each["annotations"] == {"note": "kept"}

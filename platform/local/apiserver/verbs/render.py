@@ -8,6 +8,7 @@ from contextlib import aclosing
 
 import msgspec
 
+from ....model.names import TEMPLATE_GENERATION
 from ..current_time import current_time
 from ..errors.status import bad_request
 from ..http import offload, yaml_process
@@ -119,8 +120,7 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         if self.output_format.as_kind == "Table":
             return msgspec.json.encode(self._row(data))
         if self.output_format.as_kind:
-            metadata = msgspec.json.decode(data)["metadata"]
-            return msgspec.json.encode({**_PARTIAL, "metadata": metadata})
+            return self._partial(data)
         return self._in_version(data)
 
     @property
@@ -166,7 +166,22 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
             version = msgspec.json.decode(data)["metadata"].get("resourceVersion", "")
             metadata = {"resourceVersion": version} if version else {}
             return msgspec.json.encode(self._table([self._row(data)], metadata, columns=columns))
-        return msgspec.json.encode({**_PARTIAL, "metadata": msgspec.json.decode(data)["metadata"]})
+        return self._partial(data)
+
+    def _partial(self, data: bytes) -> bytes:
+        return msgspec.json.encode(self._metadata_of(msgspec.json.decode(data)))
+
+    def _metadata_of(self, obj: Json) -> Json:
+        """Return the metadata of an object as an object of its own."""
+        metadata = obj["metadata"]
+        annotations = metadata.get("annotations") or {}
+        if TEMPLATE_GENERATION in annotations and self.kind.resource.kind == "DaemonSet":
+            # For kube-apiserver it is a field of the spec, which it writes as an annotation of the
+            # whole object only.
+            kept = {key: each for key, each in annotations.items() if key != TEMPLATE_GENERATION}
+            metadata = {key: each for key, each in metadata.items() if key != "annotations"}
+            metadata |= {"annotations": kept} if kept else {}
+        return {**_PARTIAL, "metadata": metadata}
 
     def _row(self, data: bytes) -> Json:
         obj = msgspec.json.decode(self._in_version(data))
@@ -176,7 +191,7 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         elif self.include == "None":
             row["object"] = None
         else:
-            row["object"] = {**_PARTIAL, "metadata": obj["metadata"]}
+            row["object"] = self._metadata_of(obj)
         return row
 
     def _table(self, rows: list[Json], metadata: Json, *, columns: bool = True) -> Json:
