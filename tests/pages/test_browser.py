@@ -62,6 +62,13 @@ COUNT_RESPONSES = """
 window.responses = 0;
 document.addEventListener("htmx:beforeSwap", () => { window.responses += 1; });
 """
+PRESS_AFTER_REFRESH = """
+document.addEventListener("htmx:afterSwap", () => setTimeout(
+    () => document.querySelector("button[value=suspend]").click()
+), { once: true });
+htmx.trigger("#jobs", "refresh");
+"""
+"""Presses a button at the first moment in which a user could after the list was replaced."""
 SCRIPT = "<script>window.attacked = true</script>"
 
 
@@ -237,6 +244,18 @@ def test_a_key_that_is_down_while_the_list_is_read_selects(cluster: Cluster) -> 
     page.wait(lambda: page.driver.execute_script(read), "the list")
     ActionChains(page.driver).key_up(Keys.SPACE).perform()
     page.wait(lambda: page.all(f"{box}:checked"), "the selection")
+    cluster.client.jobs.get(name).delete()
+
+
+def test_a_button_works_as_soon_as_the_list_was_replaced(cluster: Cluster) -> None:
+    page = cluster.browser
+    name = cluster.submit("sleep 1000", replicas=1)
+    page.open(f"{cluster.url}/jobs")
+    page.wait_text(_row(name), "Running")
+    page.tab_to(f"input[value='default/{name}']")
+    page.press(Keys.SPACE)
+    page.driver.execute_script(PRESS_AFTER_REFRESH)
+    page.reject()
     cluster.client.jobs.get(name).delete()
 
 

@@ -111,10 +111,14 @@ def prepare_job_for_update(obj: Json, old: Json) -> None:
 
 
 def _default_labels(obj: Json) -> None:
-    """Give a Job without labels those of its template."""
+    """Give a Job without labels those of its template.
+
+    They share one object, as in kube-apiserver, so that the Job gets the generated labels of the
+    template, too, unless a webhook has replaced the object before.
+    """
     labels = obj.get("spec", {}).get("template", {}).get("metadata", {}).get("labels")
     if labels and not obj["metadata"].get("labels"):
-        obj["metadata"]["labels"] = dict(labels)
+        obj["metadata"]["labels"] = labels
 
 
 # -- validation
