@@ -172,7 +172,7 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self._metadata_of(msgspec.json.decode(data)))
 
     def _metadata_of(self, obj: Json) -> Json:
-        """Return the metadata of an object as an object of its own."""
+        """Return a PartialObjectMetadata of *obj*."""
         metadata = obj["metadata"]
         annotations = metadata.get("annotations") or {}
         if TEMPLATE_GENERATION in annotations and self.kind.resource.kind == "DaemonSet":
