@@ -61,7 +61,7 @@ def test_unknown_fields_are_removed_and_reported() -> None:
         ({"hostNetwork": "yes"}, "cannot unmarshal string into Go struct field"),
         ({"volumes": {}}, "cannot unmarshal object into Go struct field "
          "PodSpec.spec.volumes of type []v1.Volume"),
-        ({"nodeSelector": {"a": True}}, "PodSpec.spec.nodeSelector.a of type string"),
+        ({"nodeSelector": {"a": True}}, "PodSpec.spec.nodeSelector of type string"),
         ({"priority": 2**31}, "cannot unmarshal number 2147483648"),
         ({"container": {"resources": {"limits": {"cpu": "lots"}}}}, "quantit"),
         ({"container": {"resources": {"limits": {"cpu": []}}}}, "resource.Quantity"),
