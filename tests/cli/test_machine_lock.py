@@ -34,7 +34,7 @@ def refused(holder: Path) -> pytest.RaisesExc[OSError]:
 def test_a_second_cluster_is_refused_and_the_first_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine_lock, "MACHINE_LOCK", tmp_path / "lock")
+    monkeypatch.setattr(machine_lock, "LOCKS", tmp_path)
     first, second = tmp_path / "a longer name", tmp_path / "second"
     with cluster(first):
         with refused(first), cluster(second):

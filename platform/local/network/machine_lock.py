@@ -1,14 +1,17 @@
-"""Lock of the machine's network: one cluster of root at a time gives its pods namespaces there.
+"""Lock of a network: one cluster of root at a time gives its pods network namespaces there.
 
-Two would use the same addresses for the node, the API server and Services.
+Two would use the same addresses for the node, the API server and Services. Clusters that run in
+different network namespaces themselves do not see one another.
 """
 
 import fcntl
 import os
 from pathlib import Path
 
-MACHINE_LOCK = Path("/run/batholith-cluster-network.lock")
-"""File that the cluster holds; its content is the data directory."""
+LOCKS = Path("/run")
+"""Directory of the files, one for each network; the content is the data directory."""
+
+_OWN_NETWORK = "/proc/self/ns/net"
 
 
 def lock_machine(root: Path) -> int:
@@ -19,7 +22,8 @@ def lock_machine(root: Path) -> int:
     Raises:
         OSError: another cluster holds it.
     """
-    lock = os.open(MACHINE_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    path = LOCKS / f"batholith-cluster-network-{os.stat(_OWN_NETWORK).st_ino}.lock"
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(lock, 0)

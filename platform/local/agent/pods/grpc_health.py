@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 
+from ....machinery.varints import encode_varint
+
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GO_AWAY = 0, 1, 3, 4, 6, 7
 _END_STREAM = _ACK = 1
@@ -35,7 +37,7 @@ async def check_health(host: str, port: int, service: str) -> None:
     reader, writer = await asyncio.open_connection(host, port)
     try:
         name = service.encode()
-        message = b"\x0a" + _varint(len(name)) + name if name else b""
+        message = b"\x0a" + encode_varint(len(name)) + name if name else b""
         data = b"\0" + len(message).to_bytes(4, "big") + message
         writer.write(
             _PREFACE
@@ -67,16 +69,6 @@ def _headers(authority: str) -> bytes:
     # One byte holds these lengths: the authority is an address.
     pairs = [index + bytes([len(text)]) + text.encode() for index, text in literal]
     return method_post + scheme_http + b"".join(pairs)
-
-
-def _varint(value: int) -> bytes:
-    """Encode an integer as protobuf does."""
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
 
 
 def _frame(kind: int, payload: bytes = b"", *, flags: int = 0, stream: int = 0) -> bytes:

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from ....machinery.varints import encode_varint
+
 Json = dict[str, Any]
 Encode = Callable[[int, Any], bytes]
 """Encodes a value as the field with a number; empty if it has the wrong type."""
@@ -23,17 +25,8 @@ def encode(document: Json) -> bytes:
     return _content(_DOCUMENT, document)
 
 
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
-
-
 def _delimited(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
+    return encode_varint(number << 3 | 2) + encode_varint(len(content)) + content
 
 
 def _text(number: int, value: Any) -> bytes:
@@ -41,17 +34,19 @@ def _text(number: int, value: Any) -> bytes:
 
 
 def _flag(number: int, value: Any) -> bytes:
-    return _varint(number << 3) + b"\1" if value is True else b""
+    return encode_varint(number << 3) + b"\1" if value is True else b""
 
 
 def _integer(number: int, value: Any) -> bytes:
-    return _varint(number << 3) + _varint(value % 2**64) if isinstance(value, int) else b""
+    return (
+        encode_varint(number << 3) + encode_varint(value % 2**64) if isinstance(value, int) else b""
+    )
 
 
 def _double(number: int, value: Any) -> bytes:
     if not isinstance(value, int | float) or abs(value) > 2**1000:
         return b""
-    return _varint(number << 3 | 1) + struct.pack("<d", value)
+    return encode_varint(number << 3 | 1) + struct.pack("<d", value)
 
 
 def _any(number: int, value: Any) -> bytes:
@@ -103,7 +98,7 @@ def _content(fields: Fields, value: Mapping[str, Any]) -> bytes:
 
 def _additional_properties(number: int, value: Any) -> bytes:
     if isinstance(value, bool):
-        return _delimited(number, _varint(2 << 3) + bytes([value]))
+        return _delimited(number, encode_varint(2 << 3) + bytes([value]))
     return _wrapped(_SCHEMA_MESSAGE)(number, value)
 
 
