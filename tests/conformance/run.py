@@ -130,6 +130,18 @@ def print_summary(results: list[Result]) -> None:
             print(f"FAILED {each.case}\n    {each.reason}")
 
 
+def _share(directory: str) -> None:
+    """Create a directory for the pods, which are other users, unless another user has."""
+    Path(directory).mkdir(exist_ok=True)
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(opened).st_uid != os.geteuid():
+            raise PermissionError(f"{directory} belongs to another user: remove it")
+        os.fchmod(opened, 0o1777)
+    finally:
+        os.close(opened)
+
+
 def run_on_one(options: argparse.Namespace, programs: Path) -> list[Result]:
     """Run the cases of one cluster, and write their results."""
     with tempfile.TemporaryDirectory(prefix="conformance-") as name:
@@ -141,8 +153,7 @@ def run_on_one(options: argparse.Namespace, programs: Path) -> list[Result]:
             f"--scheduler-conf={_SCHEDULER}",
         ]
         for each in _MOUNTED:
-            Path(each).mkdir(exist_ok=True)
-            Path(each).chmod(0o1777)  # pods are other users
+            _share(each)
             cluster += ["--mount", each]
         results = []
         with (
@@ -159,18 +170,18 @@ def run_on_one(options: argparse.Namespace, programs: Path) -> list[Result]:
 
 def run_on_several(options: argparse.Namespace) -> list[Result]:
     """Run the cases on several clusters at once, and write all results to one file."""
-    parts = [options.results.with_suffix(f".{first}.jsonl") for first in range(options.clusters)]
+    written = [options.results.with_suffix(f".{first}.jsonl") for first in range(options.clusters)]
     own = (sys.executable, "-m", "conformance.run", *sys.argv[1:])
     runs = [
-        subprocess.Popen((*_IN_NAMESPACE, *own, f"--first={first}", f"--results={part}"))
-        for first, part in enumerate(parts)
+        subprocess.Popen((*_IN_NAMESPACE, *own, f"--first={first}", f"--results={path}"))
+        for first, path in enumerate(written)
     ]
     for each in runs:
         each.wait()
-    lines = [line for part in parts if part.exists() for line in part.read_text().splitlines()]
+    lines = [line for path in written if path.exists() for line in path.read_text().splitlines()]
     options.results.write_text("".join(f"{line}\n" for line in sorted(lines)))
-    for part in parts:
-        part.unlink(missing_ok=True)
+    for path in written:
+        path.unlink(missing_ok=True)
     return [Result(**json.loads(line)) for line in lines]
 
 
