@@ -200,11 +200,13 @@ def sign_request(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(min(now + validity, ca.certificate.not_valid_after_utc))
-        .add_extension(usage, critical=True)
         .add_extension(x509.ExtendedKeyUsage(extended), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(signer, critical=False)
     )
+    if usage.digital_signature or usage.key_encipherment:
+        # Without a purpose the extension would forbid each use of the key.
+        builder = builder.add_extension(usage, critical=True)
     for each in request.extensions:
         if isinstance(each.value, x509.SubjectAlternativeName):
             builder = builder.add_extension(each.value, critical=False)

@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cryptography import x509
 from support import joining
 from support.embedded_apiserver import EmbeddedServer, embedded_server
@@ -39,9 +40,12 @@ async def approve(server: EmbeddedServer, request: Json) -> None:
     assert approved.status == 200, approved.body
 
 
-async def test_a_user_authenticates_by_an_approved_certificate(tmp_path: Path) -> None:
+@pytest.mark.parametrize("usages", [USAGES, ("client auth",)])
+async def test_a_user_authenticates_by_an_approved_certificate(
+    tmp_path: Path, usages: Sequence[str]
+) -> None:
     async with embedded_server(tmp_path / "data") as server:
-        created = await server.request("POST", REQUESTS, body("ada"))
+        created = await server.request("POST", REQUESTS, body("ada", usages=usages))
         assert (created.status, created.warnings) == (201, [])
         await approve(server, created.body)
         signed = base64.b64decode((await result_of(server, "ada"))["certificate"])
